@@ -2,8 +2,9 @@
 
 In Python `ablate.load(study)`, `curves`, `finals`, `pairs` and `effects` give tidy DataFrames,
 which the functions of `ablate.figures` draw. `ablate.findings(study)` gives all that a study found
-as typed records. `ablate.level` registers a level of a factor, and
-`ablate.factor` looks one up.
+as typed records. `ablate.level` registers a level of a factor, with hyper-parameters
+that `ablate.Field` describes, and `ablate.factor` looks one up. `ablate.log` reports the numbers of
+a training script.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ablate.analysis import effects as effects
     from ablate.analysis import findings as findings
+    from ablate.components import Field as Field
     from ablate.components import factor as factor
     from ablate.components import level as level
+    from ablate.logged import log as log
     from ablate.results import curves as curves
     from ablate.results import finals as finals
     from ablate.results import load as load
@@ -29,6 +32,8 @@ _LAZY = dict.fromkeys(("load", "curves", "finals", "pairs"), "ablate.results") |
     "findings": "ablate.analysis",
     "level": "ablate.components",
     "factor": "ablate.components",
+    "Field": "ablate.components",
+    "log": "ablate.logged",
 }
 
 

@@ -17,6 +17,7 @@ from pydantic import (
 from pydantic import Field as Limits
 from pydantic.fields import FieldInfo
 
+from ablate import code
 from ablate.components import CATALOGUE, Component, Field
 from ablate.errors import AblateError, unknown, written
 
@@ -60,18 +61,21 @@ class RunConfig(BaseModel):
     # own fields of components are extra fields; `_fill` refuses all others
     model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
 
+    architecture: Choice = "transformer"
     topology: Choice = "serial"
     norm: Choice = "pre"
     norm_kind: Choice = "layernorm"
     n_layer: int = Limits(4, ge=1, le=1024)
     d_model: int = Limits(128, ge=1, le=65536)
     d_mlp: int = Limits(0, ge=0, le=1 << 24)  # 0: by the activation's rule, filled in on validation
+    mlp: Choice = "dense"
     activation: Choice = "gelu"
     outer_activation: Choice = "none"
     bias: Choice = "all"
     init: Choice = "fan-in"
     dropout: float = Limits(0.0, ge=0, lt=1)
 
+    mixer: Choice = "attention"
     attention: Choice = "causal"  # by default causal for causal models, full for masked ones
     document_mask: Choice = "none"
     n_head: int = Limits(4, ge=1, le=4096)
@@ -86,6 +90,7 @@ class RunConfig(BaseModel):
     position: Choice = "rotary"
     n_ctx: int = Limits(256, ge=2, le=1 << 20)
 
+    embedding: Choice = "lookup"
     tie_embeddings: Choice = "untied"
     embed_norm: Choice = "none"
     mlm_head_transform: Choice = "none"
@@ -100,11 +105,13 @@ class RunConfig(BaseModel):
     corpus: str = "austen"
     tokenizer: str = "byte"
     corpus_hash: str = ""
+    code: tuple[str, ...] = ()  # what its levels from outside come from, as `ablate.code` labels it
     split: str = ""  # of the corpus, for readers; no part of the key
     tokenizer_hash: str = ""
 
     steps: int = Limits(1000, ge=1)
     batch_tokens: int = Limits(8192, ge=1, le=1 << 32)
+    optimiser: Choice = "adamw"
     lr: float = Limits(1e-3, gt=0, allow_inf_nan=False)
     weight_decay: float = Limits(0.1, ge=0, allow_inf_nan=False)
     grad_clip: float = Limits(1.0, ge=0, allow_inf_nan=False)
@@ -150,12 +157,19 @@ class RunConfig(BaseModel):
             filled |= more
         # only now are all levels known, so that a displaced level leaves no field of its own behind
         filled = {name: value for name, value in filled.items() if has_meaning(name)}
-        for component in [row[level(row.name)] for row in choices]:
+        components = [row[level(row.name)] for row in choices]
+        for component in components:
             for name, default in component.defaults.items():
                 filled.setdefault(name, default)
             for field in component.fields:
                 filled[field.name] = _own(field, filled.get(field.name, field.default))
-        return filled
+        origins = tuple(sorted({one.origin for one in components if one.origin}))
+        if filled.get("code", origins) not in (origins, list(origins)):
+            raise AblateError(
+                f"a run was made by {', '.join(filled['code'])}, and here is"
+                f" {', '.join(origins) or 'no such code'}"
+            )
+        return filled | {"code": origins}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -212,9 +226,9 @@ class RunConfig(BaseModel):
 
     @property
     def longest_context(self) -> int | None:
-        """Tokens beyond which the position encoding is not defined; None where there are none."""
-        limit: int | None = self.part("position").longest_context(self)
-        return limit
+        """Tokens beyond which the model is not defined; None where there are none."""
+        limits = [one.longest_context(self) for one in self.parts]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def tokens(self) -> int:
@@ -235,6 +249,8 @@ class RunConfig(BaseModel):
         for name in ("corpus", "tokenizer"):
             if getattr(self, f"{name}_hash"):
                 fields.pop(name, None)
+        if self.code:
+            fields["code"] = code.identity(self.code)
         revisions = {one.factor: one.revision(self) for one in self.parts}
         if any(revisions.values()):
             fields["revisions"] = {factor: n for factor, n in revisions.items() if n}

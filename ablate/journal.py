@@ -6,14 +6,14 @@ line without it. Journals of earlier versions have none.
 | event | further keys |
 | --- | --- |
 | start | step (made before), time, host, pid, device, device_name, threads, pack_size,
-          compile_mode, versions, commit, dirty |
+          compile_mode, note, versions, commit, dirty |
 | heartbeat | n: int, grows; shows that the worker lives, also while it compiles; done, long: how
               far the job is, see `ablate.kinds.Progress` |
 | metrics | steps: [int], series: {name: [float]}, one value a step |
 | final | values: [[name, at, float]] |
 | windows | name, at, tokens; layout and losses as `ablate.windows` packs them, in base64 |
 | checkpoint | step, path |
-| end | status (complete, diverged, failed, oom, stopped), step, error, device_seconds,
+| end | status (complete, diverged, failed, oom, timeout, stopped), step, error, device_seconds,
         peak_bytes, time |
 
 NaN and ±Infinity are written as Python's `json` writes them. The writer holds an operating-system

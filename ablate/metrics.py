@@ -110,6 +110,7 @@ _ROWS = (
 )
 
 METRICS: dict[str, Metric] = {row.name: row for row in _ROWS}
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 def parse(text: str) -> tuple[Metric, float | None]:
@@ -129,7 +130,7 @@ def parse(text: str) -> tuple[Metric, float | None]:
         return row, None
     if not row.at:
         raise AblateError(f"metric {text!r}: {name} takes no number after '@'")
-    if not re.fullmatch(r"\d+(\.\d+)?", number):
+    if not _NUMBER.fullmatch(number):
         raise AblateError(
             f"metric {text!r}: '@' is followed by a {row.at}, such as"
             f" {name}@{'0.15' if 'ratio' in row.at else '2'}"
@@ -138,6 +139,22 @@ def parse(text: str) -> tuple[Metric, float | None]:
 
 
 def final(text: str) -> tuple[str, float]:
-    """Return the name and the `at` of a metric in a run's `final`: ("probe_loss", 0.4)."""
-    row, at = parse(text)
-    return row.name, at or 0.0
+    """Return the name and the `at` of a metric in a run's `final`: ("probe_loss", 0.4).
+
+    The metric may be one that a study names itself: what follows its last "@" is a number.
+
+    Raises:
+        AblateError: There is no number after "@".
+    """
+    name, sign, number = text.rpartition("@")
+    if not sign:
+        return text, 0.0
+    if not _NUMBER.fullmatch(number):
+        raise AblateError(f"metric {text!r}: '@' is followed by a number")
+    return name, float(number)
+
+
+def unit(text: str) -> str:
+    """Return the unit of a metric; "" for one that a study names itself."""
+    row = METRICS.get(final(text)[0])
+    return row.unit if row else ""

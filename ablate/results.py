@@ -21,6 +21,7 @@ from ablate.errors import unknown
 from ablate.store import decisions as stored
 from ablate.store import names as known
 from ablate.store import rows
+from ablate.study import kind_of
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -70,6 +71,17 @@ class StudyRow:
             return tomllib.loads(self.toml)
         except tomllib.TOMLDecodeError:
             return {}
+
+    @property
+    def own(self) -> bool:
+        """Whether a script of the user's own made its runs, which ablate then knows little of."""
+        return kind_of(self.settings) != "transformer"
+
+    @property
+    def reported(self) -> str:
+        """The name under which runs report the metric: that of its curve."""
+        name, _ = metrics.final(self.metric)
+        return name.removeprefix("best ") if self.own else name
 
 
 def load(study: str, db: Source = None, *, role: str | None = "compare") -> pd.DataFrame:

@@ -14,7 +14,7 @@ from ablate.config import LOADED_FIELDS, RunConfig
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large a model of a configuration is, for one member of a pack.
+    """How large a model of a configuration is, for one member of a pack; None is "unknown".
 
     Attributes:
         params: All parameters.
@@ -29,20 +29,27 @@ class Sizes:
     """
 
     params: int
-    body: int
-    flops_per_token: int
+    body: int | None
+    flops_per_token: int | None
     state_bytes: int
-    activation_bytes_per_token: int
-    recomputed_bytes_per_token: int
+    activation_bytes_per_token: int | None
+    recomputed_bytes_per_token: int | None
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Sizes of a model by its parts: one block, the rest of the body, embeddings and head."""
+    """Sizes of a model by its parts: one block, the rest of the body, embeddings and head.
+
+    Attributes:
+        counted: Whether FLOPs and memory are known, too.
+        divided: Whether it is known what the body is.
+    """
 
     block: Counts
     body: Counts
     rest: Counts
+    counted: bool = True
+    divided: bool = True
 
 
 class _Unknown(Exception):
@@ -76,21 +83,25 @@ def _count(config: RunConfig) -> Sizes:
     total = body + parts.rest.params
     block, rest = kept(parts.block), kept(parts.body) + kept(parts.rest)
     casts = precision.product if precision.casts else 0  # weights are cast once a step
+    flops = blocks.flops + parts.body.flops + parts.rest.flops
+    recomputed = config.n_layer * precision.stream * config.d_model + block + rest
     return Sizes(
         params=total,
-        body=body,
-        flops_per_token=blocks.flops + parts.body.flops + parts.rest.flops,
+        body=body if parts.divided else None,
+        flops_per_token=flops if parts.counted else None,
         state_bytes=total * (4 * precision.stream + casts),
-        activation_bytes_per_token=config.n_layer * block + rest,
-        recomputed_bytes_per_token=config.n_layer * precision.stream * config.d_model
-        + block
-        + rest,
+        activation_bytes_per_token=config.n_layer * block + rest if parts.counted else None,
+        recomputed_bytes_per_token=recomputed if parts.counted else None,
     )
 
 
-def train_flops(config: RunConfig) -> int:
-    """Return the FLOPs of a run: three forward passes a token, for a backward pass costs two."""
-    return 3 * count(config).flops_per_token * config.tokens
+def train_flops(config: RunConfig) -> int | None:
+    """Return the FLOPs of a run: three forward passes a token, for a backward pass costs two.
+
+    None if unknown.
+    """
+    per_token = count(config).flops_per_token
+    return None if per_token is None else 3 * per_token * config.tokens
 
 
 def head_flops_per_token(d_model: int, n_vocab: int, mlm_head_transform: str) -> int:
@@ -101,8 +112,8 @@ def head_flops_per_token(d_model: int, n_vocab: int, mlm_head_transform: str) ->
 
 def memory_bytes(
     config: RunConfig, pack: int = 1, micro_batch: int = 0, recompute: bool = False
-) -> int:
-    """Return the estimated peak memory of a training step.
+) -> int | None:
+    """Return the estimated peak memory of a training step; None if unknown.
 
     Args:
         config: The runs of the pack.
@@ -112,6 +123,8 @@ def memory_bytes(
     """
     sizes = count(config)
     per_token = sizes.recomputed_bytes_per_token if recompute else sizes.activation_bytes_per_token
+    if per_token is None:
+        return None
     return pack * (
         sizes.state_bytes + (micro_batch or config.batch_size) * config.n_ctx * per_token
     )
@@ -144,23 +157,14 @@ def _stated(config: RunConfig) -> Parts:
     What norms outside of blocks keep for the backward pass is part of the 5·C numbers of the head.
     """
     part, c = config.part, config.d_model
-    queries, keys = config.n_head * config.d_head, config.n_kv_head * config.d_head
     topology, placement, position = part("topology"), part("norm"), part("position")
     read = topology.mlp_inputs * c
 
     # attention and MLP
-    block = Counts(products=c) + _ask(topology, config, c)
-    for width in (queries, keys, keys):
-        block += _ask(part("qkv"), config, width)
-    qk_norm = _ask(part("qk_norm"), config, config.d_head)
-    block += qk_norm.shared(config.n_head) + qk_norm.shared(config.n_kv_head)
-    if part("qkv").one_tensor and (position.rotates or not part("qk_norm").identity):
-        # their original values, kept together with the new ones
-        block += Counts(products=queries + keys)
-    block += _ask(part("score"), config, config.d_head) + position.block_sizes(config)
+    block = _ask(part("architecture"), config, c) + Counts(products=c) + _ask(topology, config, c)
+    block += _ask(part("mixer"), config, c) + position.block_sizes(config)
     block += part("document_mask").block_sizes(config)
-    block += _ask(part("head_combine"), config, c)
-    block += _ask(part("activation"), config, read) + _ask(part("outer_activation"), config, c)
+    block += _ask(part("mlp"), config, read) + _ask(part("outer_activation"), config, c)
 
     # norms and dropout
     widths = [c, read] * placement.inputs + [c, c] * placement.outputs
@@ -179,21 +183,46 @@ def _stated(config: RunConfig) -> Parts:
     rest += _ask(part("document_mask"), config, c)
     embed_norm = _ask(part("embed_norm"), config, c)
     rest += Counts(embed_norm.params, embed_norm.flops)
-    rest += Counts(params=config.n_vocab * c) + _ask(part("tie_embeddings"), config, c)
+    rest += _ask(part("embedding"), config, c) + _ask(part("tie_embeddings"), config, c)
     rest += _ask(part("mlm_head_transform"), config, c)
     rest += Counts(flops=2 * c * config.n_vocab, streams=5 * c + 3 * config.n_vocab)
     return Parts(block, body, rest)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def alone(config: RunConfig) -> str:
+    """Return why runs of this shape train one at a time; "" if they train in packs.
+
+    A model with plain modules is tried once, with a loss and its gradient: a pack of two against
+    each by itself. Imports torch then.
+
+    Raises:
+        AblateError: One of its modules does not work.
+    """
+    for one in config.parts:
+        if one.plain is not None and one.solo:
+            return f"{one.factor} = {one.name!r} {one.solo}"
+    shape = _shape(config)
+    if all(one.plain is None for one in shape.parts):
+        return ""
+    from ablate.model.measure import alone as tried  # `tests/test_structure.py` allows it
+
+    return tried(shape)
 
 
 _SHAPE = ("block", "attention", "position", "embedding")  # groups of factors
 
 
 def _shape(config: RunConfig) -> RunConfig:
-    """Return what decides the sizes of a model's parts, all else at its default, in two blocks."""
+    """Return what decides the sizes of a model's parts, all else at its default.
+
+    A transformer has two blocks.
+    """
     fields = config.model_dump(mode="json")
     named = {name for name in fields if CATALOGUE[name].group in _SHAPE}
     kept = {name: fields[name] for name in named | {"objective", "precision"}}
-    return RunConfig(**kept | {"n_layer": 2, "batch_tokens": config.n_ctx})
+    layers = {"n_layer": 2} if config.part("architecture").of_blocks else {}
+    return RunConfig(**kept | layers | {"batch_tokens": config.n_ctx})
 
 
 @functools.lru_cache(maxsize=1 << 12)

@@ -36,6 +36,18 @@ def power(value: float) -> str:
     return ten if mantissa == "1" else f"{mantissa}×{ten}"
 
 
+def three_digits(value: float) -> str:
+    """Return any number with three digits, a large or small one with a power of ten.
+
+    >>> [three_digits(x) for x in (0.3482, 482, 2143, 98_760, 3.04e14, 2.5e-7)]
+    ['0.348', '482', '2,140', '98,800', '3.04×10¹⁴', '2.5×10⁻⁷']
+    """
+    text = f"{value:.3g}"
+    if "e" not in text:
+        return text
+    return f"{float(text):,.0f}" if 1e3 <= abs(value) < 1e5 else power(float(text))
+
+
 def known(value: float | None, write: Callable[[float], str]) -> str:
     """Return a number as `write` formats it; "unknown" for None.
 

@@ -1,12 +1,13 @@
 """Are the intervals and tests what they claim to be? Simulated studies with a known answer.
 
-    python benchmarks/calibration.py [--studies 10000] [--fits 200] [--seed 0]
+    python benchmarks/calibration.py [--studies 10000] [--fits 200] [--only Fitted]
+                                     [--seed 0] [--processes N]
 
 Prints the tables of docs/method.md. Effects: A/A studies of a baseline and four levels that differ
 in nothing, so every difference found is false; then of eight arms whose rates are tuned. Fits:
 curves with known constants. Effects are
 computed for all studies at once; on the first studies of every case the arithmetic is checked
-against `ablate.stats` itself. Takes a few minutes on one core.
+against `ablate.stats` itself.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy
+from cores import Cores, arguments, processor_seconds
 from scipy import stats as st
 
 from ablate import scaling, stats
@@ -88,7 +90,7 @@ NOISES: tuple[Callable[..., Floats], ...] = (
 
 
 def table(*columns: str) -> None:
-    print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
+    print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}", flush=True)
 
 
 def row(*cells: object) -> None:
@@ -102,7 +104,7 @@ def title(noise: Callable[..., Floats]) -> str:
     return noise.__name__.replace("_unequal", ", unequal").replace("_", " ")
 
 
-def effects(rng: np.random.Generator, studies: int) -> None:
+def effects(cores: Cores, studies: int) -> None:
     table(
         "noise",
         "seeds",
@@ -114,32 +116,35 @@ def effects(rng: np.random.Generator, studies: int) -> None:
         "sign-flip",
         "TOST",
     )
-    for noise, seeds in itertools.product(NOISES, SEEDS):
-        arms = noise(rng, (studies, seeds, 1 + LEVELS))
-        d = arms[..., 1:] - arms[..., :1]
-        p = paired_p(d)
-        check(d, p)
-        smallest = p.min(axis=1)
-        flips = np.array(list(itertools.product((-1, 1), repeat=seeds)))
-        sums = np.abs(d[..., 0] @ flips.T)
-        sign_flip = (sums >= np.abs(d[..., 0].sum(axis=1))[:, None] - 1e-9).mean(axis=1)
-        margin = 2 * float(np.std(d))
-        tost = equivalence_p(
-            d[..., 0] + margin, margin
-        )  # the true difference lies on the margin: "equivalent" is false
-        row(
-            title(noise),
-            seeds,
-            float((p <= 0.05).mean()),
-            float((p > 0.05).mean()),
-            float(
-                (smallest * LEVELS <= 0.05).mean()
-            ),  # Holm's first step decides whether anything is found
-            float((smallest < 0.05 / LEVELS).mean()),
-            float((smallest < max_t_levels(d, rng)).mean()),
-            float((sign_flip <= 0.05).mean()),
-            float((tost < 0.05).mean()),
-        )
+    cases = [(*case, studies) for case in itertools.product(NOISES, SEEDS)]
+    for (noise, seeds, _), (rates,) in zip(cases, cores.each(effect_rates, cases), strict=True):
+        row(title(noise), seeds, *rates)
+
+
+def effect_rates(
+    rng: np.random.Generator, noise: Callable[..., Floats], seeds: int, studies: int
+) -> list[float]:
+    arms = noise(rng, (studies, seeds, 1 + LEVELS))
+    d = arms[..., 1:] - arms[..., :1]
+    p = paired_p(d)
+    check(d, p)
+    smallest = p.min(axis=1)
+    flips = np.array(list(itertools.product((-1, 1), repeat=seeds)))
+    sums = np.abs(d[..., 0] @ flips.T)
+    sign_flip = (sums >= np.abs(d[..., 0].sum(axis=1))[:, None] - 1e-9).mean(axis=1)
+    # the true difference lies on the margin: "equivalent" is false
+    margin = 2 * float(np.std(d))
+    tost = equivalence_p(d[..., 0] + margin, margin)
+    found = (
+        p <= 0.05,
+        p > 0.05,
+        smallest * LEVELS <= 0.05,  # Holm's first step decides whether anything is found
+        smallest < 0.05 / LEVELS,
+        smallest < max_t_levels(d, rng),
+        sign_flip <= 0.05,
+        tost < 0.05,
+    )
+    return [float(one.mean()) for one in found]
 
 
 def paired_p(d: Floats) -> Floats:
@@ -190,8 +195,11 @@ def check(d: Floats, p: Floats) -> None:
         assert outside == (expected.min() < 0.05 / LEVELS)
 
 
-def two_stage(rng: np.random.Generator, studies: int) -> None:
-    most, resolution, patience = 400, 0.6, 30
+STAGES = list(itertools.product(NOISES, (3, 5, 8)))  # noise and seeds of the pilot
+MOST, RESOLUTION, PATIENCE = 400, 0.6, 30
+
+
+def two_stage(cores: Cores, studies: int) -> None:
     table(
         "noise",
         "pilot",
@@ -200,46 +208,50 @@ def two_stage(rng: np.random.Generator, studies: int) -> None:
         "t interval of all N misses",
         "stopping when significant or narrow",
     )
-    for noise, pilot in itertools.product(NOISES, (3, 5, 8)):
-        arms = noise(rng, (studies, most, 2))
-        d = arms[..., 1] - arms[..., 0]
-        d /= d.std()
-        t, s = st.t.isf(0.025, pilot - 1), d[:, :pilot].std(axis=1, ddof=1)
-        n = np.minimum(np.maximum(np.ceil((t * s / resolution) ** 2), pilot), most).astype(int)
-        counts, rows = np.arange(1, most + 1), np.arange(studies)
-        means = d.cumsum(axis=1) / counts
-        sds = np.sqrt(
-            np.maximum((d**2).cumsum(axis=1) - counts * means**2, 0) / np.maximum(counts - 1, 1)
-        )
-        halves = st.t.isf(0.025, np.maximum(counts - 1, 1)) * sds / np.sqrt(counts)
-        stein, mean = t * s / np.sqrt(n), means[rows, n - 1]
-        for i in range(CHECKED):
-            assert n[i] == stats.two_stage(d[i, :pilot], resolution, most=most)
-            after = stats.after_pilot(
-                stats.paired(d[i, : n[i]]), d[i, : n[i]], d[i, :pilot], resolution
-            )
-            assert np.allclose((after.lo, after.hi), (mean[i] - stein[i], mean[i] + stein[i]))
-        stop = (halves <= resolution) | (np.abs(means) > halves)
-        stop[:, : pilot - 1], stop[:, patience - 1 :] = (
-            False,
-            True,
-        )  # looked at after every seed from the pilot on
-        at = stop.argmax(axis=1)
-        row(
-            title(noise),
-            pilot,
-            f"{n.mean():.1f}",
-            float((np.abs(mean) > stein).mean()),
-            float((np.abs(mean) > halves[rows, n - 1]).mean()),
-            float((np.abs(means[rows, at]) > halves[rows, at]).mean()),
-        )
+    cases = [(*case, studies) for case in STAGES]
+    for (noise, pilot, _), (found,) in zip(cases, cores.each(stage_rates, cases), strict=True):
+        mean_n, *rates = found
+        row(title(noise), pilot, f"{mean_n:.1f}", *rates)
 
 
-def families_after_a_pilot(rng: np.random.Generator, studies: int) -> None:
+def stage_rates(
+    rng: np.random.Generator, noise: Callable[..., Floats], pilot: int, studies: int
+) -> list[float]:
+    arms = noise(rng, (studies, MOST, 2))
+    d = arms[..., 1] - arms[..., 0]
+    d /= d.std()
+    t, s = st.t.isf(0.025, pilot - 1), d[:, :pilot].std(axis=1, ddof=1)
+    n = np.minimum(np.maximum(np.ceil((t * s / RESOLUTION) ** 2), pilot), MOST).astype(int)
+    counts, rows = np.arange(1, MOST + 1), np.arange(studies)
+    means = d.cumsum(axis=1) / counts
+    sds = np.sqrt(
+        np.maximum((d**2).cumsum(axis=1) - counts * means**2, 0) / np.maximum(counts - 1, 1)
+    )
+    halves = st.t.isf(0.025, np.maximum(counts - 1, 1)) * sds / np.sqrt(counts)
+    stein, mean = t * s / np.sqrt(n), means[rows, n - 1]
+    for i in range(CHECKED):
+        assert n[i] == stats.two_stage(d[i, :pilot], RESOLUTION, most=MOST)
+        after = stats.after_pilot(
+            stats.paired(d[i, : n[i]]), d[i, : n[i]], d[i, :pilot], RESOLUTION
+        )
+        assert np.allclose((after.lo, after.hi), (mean[i] - stein[i], mean[i] + stein[i]))
+    stop = (halves <= RESOLUTION) | (np.abs(means) > halves)
+    # looked at after every seed from the pilot on
+    stop[:, : pilot - 1], stop[:, PATIENCE - 1 :] = False, True
+    at = stop.argmax(axis=1)
+    misses = (
+        np.abs(mean) > stein,
+        np.abs(mean) > halves[rows, n - 1],
+        np.abs(means[rows, at]) > halves[rows, at],
+    )
+    return [float(n.mean()), *(float(one.mean()) for one in misses)]
+
+
+def families_after_a_pilot(cores: Cores, studies: int) -> None:
     """Four levels and one baseline; as many seeds for all as the noisiest contrast of the pilot
     asks for.
     """
-    most, resolution, block = 400, 0.6, 500
+    block = 500
     table(
         "noise",
         "pilot",
@@ -249,41 +261,42 @@ def families_after_a_pilot(rng: np.random.Generator, studies: int) -> None:
         "the pilot's noise alone: misses",
         "Holm",
     )
-    for noise, pilot in itertools.product(NOISES, (3, 5, 8)):
-        found = []
-        for _ in range(-(-studies // block)):
-            arms = noise(rng, (block, most, 1 + LEVELS))
-            d = arms[..., 1:] - arms[..., :1]
-            d /= d.std()
-            s = d[:, :pilot].std(axis=1, ddof=1)
-            wanted = (
-                np.ceil((st.t.isf(0.025, pilot - 1) * s / resolution) ** 2)
-                .clip(pilot, most)
-                .astype(int)
-            )
-            n = wanted.max(axis=1)
-            study, size = np.arange(block), n[:, None]
-            mean = d.cumsum(axis=1)[study, n - 1] / size
-            sd = np.sqrt(((d**2).cumsum(axis=1)[study, n - 1] - size * mean**2) / (size - 1))
-            alone = 2 * st.t.sf(np.abs(mean) / (s / np.sqrt(size)), pilot - 1)
-            p = np.where(
-                wanted < size,
-                np.maximum(alone, 2 * st.t.sf(np.abs(mean) / (sd / np.sqrt(size)), size - 1)),
-                alone,
-            )
-            for i in range(2):
-                family = stats.family(
-                    d[i, : n[i]], pilot=np.arange(n[i]) < pilot, resolution=resolution
-                )
-                assert n[i] == most or np.allclose([effect.p for effect in family], p[i])
-            rates = [
-                rate
-                for each in (p, alone)
-                for rate in ((each <= 0.05).mean(1), each.min(1) * LEVELS <= 0.05)
-            ]
-            found.append(np.column_stack([n, *rates]))
+    cases = [(*case, block) for case in STAGES]
+    results = cores.each(family_rates, cases, -(-studies // block))
+    for (noise, pilot, _), found in zip(cases, results, strict=True):
         mean_n, *rates = np.concatenate(found).mean(axis=0)
         row(title(noise), pilot, f"{mean_n:.1f}", *map(float, rates))
+
+
+def family_rates(
+    rng: np.random.Generator, noise: Callable[..., Floats], pilot: int, studies: int
+) -> Floats:
+    """Return of each study its N and what it found [R, 5]."""
+    arms = noise(rng, (studies, MOST, 1 + LEVELS))
+    d = arms[..., 1:] - arms[..., :1]
+    d /= d.std()
+    s = d[:, :pilot].std(axis=1, ddof=1)
+    wanted = np.ceil((st.t.isf(0.025, pilot - 1) * s / RESOLUTION) ** 2)
+    wanted = wanted.clip(pilot, MOST).astype(int)
+    n = wanted.max(axis=1)
+    study, size = np.arange(studies), n[:, None]
+    mean = d.cumsum(axis=1)[study, n - 1] / size
+    sd = np.sqrt(((d**2).cumsum(axis=1)[study, n - 1] - size * mean**2) / (size - 1))
+    alone = 2 * st.t.sf(np.abs(mean) / (s / np.sqrt(size)), pilot - 1)
+    p = np.where(
+        wanted < size,
+        np.maximum(alone, 2 * st.t.sf(np.abs(mean) / (sd / np.sqrt(size)), size - 1)),
+        alone,
+    )
+    for i in range(2):
+        family = stats.family(d[i, : n[i]], pilot=np.arange(n[i]) < pilot, resolution=RESOLUTION)
+        assert n[i] == MOST or np.allclose([effect.p for effect in family], p[i])
+    rates = [
+        rate
+        for each in (p, alone)
+        for rate in ((each <= 0.05).mean(1), each.min(1) * LEVELS <= 0.05)
+    ]
+    return np.column_stack([n, *rates])
 
 
 # -- tuned rates -----------------------------------------------------------------------------------
@@ -491,7 +504,7 @@ def judged(noise: Floats, regret: Floats, error: Floats, df: Floats) -> tuple[fl
     )
 
 
-def tuned_rates(rng: np.random.Generator, studies: int) -> None:
+def tuned_rates(cores: Cores, studies: int) -> None:
     """Eight arms of one best loss, each with its own tuned rate."""
     same = np.ones(ARMS)
     other = np.linspace(0.3, 2, ARMS)  # each arm another curvature
@@ -536,26 +549,46 @@ def tuned_rates(rng: np.random.Generator, studies: int) -> None:
         "Holm",
         "width over plain t",
     )
-    for name, curve, a, rho, more in cases:
-        arms = tuned_arms(rng, studies // 5, curve, a, rho, **more)
-        none = np.zeros_like(arms.error)
-        for pairs in PAIRS:
-            noise = rng.normal(size=(len(arms.regret), pairs, len(a)))
-            argmin = judged(noise, arms.argmin, none, arms.df)
-            plain = judged(noise, arms.regret, none, arms.df)
-            wide = judged(noise, arms.regret, arms.error, arms.df)
+    pieces = [(*case[1:], studies // 5) for case in cases]
+    results = cores.each(tuned_cells, pieces)
+    for (name, _, a, rho, _), (cells,) in zip(cases, results, strict=True):
+        for pairs, some in zip(PAIRS, cells, strict=True):
             row(
                 name,
                 f"{a[0]:g}" if a[0] == a[-1] else f"{a[0]:g}–{a[-1]:g}",
                 f"{rho:g}",
                 pairs,
+                *some,
+            )
+
+
+def tuned_cells(
+    rng: np.random.Generator,
+    curve: Callable[[Floats, Floats], Floats],
+    a: Floats,
+    rho: float,
+    more: dict[str, Any],
+    studies: int,
+) -> list[list[float | str]]:
+    """Return the cells of a row for each of `PAIRS`."""
+    arms = tuned_arms(rng, studies, curve, a, rho, **more)
+    none, cells = np.zeros_like(arms.error), []
+    for pairs in PAIRS:
+        noise = rng.normal(size=(len(arms.regret), pairs, len(a)))
+        argmin = judged(noise, arms.argmin, none, arms.df)
+        plain = judged(noise, arms.regret, none, arms.df)
+        wide = judged(noise, arms.regret, arms.error, arms.df)
+        cells.append(
+            [
                 f"{arms.argmin.mean():.3f}",
                 f"{arms.regret.mean():.3f}",
                 *argmin[:2],
                 *plain[:2],
                 *wide[:2],
                 f"{wide[2] / plain[2]:.2f}",
-            )
+            ]
+        )
+    return cells
 
 
 def grid(sizes: int, ratios: int, seeds: int = 1) -> dict[str, Floats]:
@@ -564,7 +597,7 @@ def grid(sizes: int, ratios: int, seeds: int = 1) -> dict[str, Floats]:
     return {name: np.tile(column, seeds) for name, column in columns.items()}
 
 
-def fits(rng: np.random.Generator, studies: int) -> None:
+def fits(cores: Cores, studies: int) -> None:
     sizes = np.geomspace(5e7, 5e9, 8)
     cases: tuple[tuple[str, str, dict[str, Floats], float, Callable[..., Floats]], ...] = (
         ("6 sizes × 6 ratios", "nd", grid(6, 6), 0.01, normal),
@@ -587,19 +620,10 @@ def fits(rng: np.random.Generator, studies: int) -> None:
         "width of alpha",
         "expected width",
     )
-    for name, key, columns, sd, noise in cases:
-        form, truth = FORMS[key], usual_constants(FORMS[key])
-        exact, runs = np.log(form.loss(truth, columns)), len(columns["n"])
-        answers = np.append(truth, truth[4] / (truth[2] + truth[4])) if key == "nd" else truth
-        hits, widths = [], []
-        for _ in range(studies):
-            draws = noise(rng, (runs,)) / (np.sqrt(3) if noise is heavy else 1)
-            copies = estimate(form, columns, exact + sd * draws, rng, REPLICATES).replicates
-            if key == "nd":
-                copies = np.column_stack([copies, copies[:, 4] / (copies[:, 2] + copies[:, 4])])
-            lo, hi = limits(copies, runs - len(truth))
-            hits.append((lo <= answers) & (answers <= hi))
-            widths.append(hi[2] - lo[2])
+    results = cores.each(fitted, [case[1:] for case in cases], studies)
+    for (name, key, columns, sd, noise), found in zip(cases, results, strict=True):
+        form, truth, runs = FORMS[key], usual_constants(FORMS[key]), len(columns["n"])
+        hits, widths = zip(*found, strict=True)
         cover = [*map(float, np.mean(hits, axis=0)), "", "", ""][:6]
         expected = scaling.expected_width(form, truth, columns, sd)["alpha"]
         row(
@@ -612,66 +636,45 @@ def fits(rng: np.random.Generator, studies: int) -> None:
         )
 
 
-def further(rng: np.random.Generator, studies: int) -> None:
+def fitted(
+    rng: np.random.Generator,
+    key: str,
+    columns: dict[str, Floats],
+    sd: float,
+    noise: Callable[..., Floats],
+) -> tuple[npt.NDArray[np.bool_], float]:
+    """Return which intervals contain the truth [K], of L(N, D) a too, and the width of alpha's."""
+    form, truth, runs = FORMS[key], usual_constants(FORMS[key]), len(columns["n"])
+    answers = np.append(truth, truth[4] / (truth[2] + truth[4])) if key == "nd" else truth
+    draws = noise(rng, (runs,)) / (np.sqrt(3) if noise is heavy else 1)
+    log_loss = np.log(form.loss(truth, columns)) + sd * draws
+    copies = estimate(form, columns, log_loss, rng, REPLICATES).replicates
+    if key == "nd":
+        copies = np.column_stack([copies, copies[:, 4] / (copies[:, 2] + copies[:, 4])])
+    lo, hi = limits(copies, runs - len(truth))
+    return (lo <= answers) & (answers <= hi), float(hi[2] - lo[2])
+
+
+def further(cores: Cores, studies: int) -> None:
     table("what", "simulated", "result")
-    columns = grid(6, 6)
-    exact = FORMS["nd"].loss(USUAL, columns)
-    trusted = []
-    for _ in range(studies):
-        found = scaling.fit(
-            exact * np.exp(0.01 * rng.normal(size=36)), rng=rng, bootstraps=REPLICATES, **columns
-        )
-        assert found.held_out is not None
-        trusted.append(found.held_out.trusted)
+    (trusted,) = cores.each(held_out, [()], studies)
     row(
-        "36 runs, 1% noise: the miss of the largest size lies in its interval",
+        "36 runs, 1% noise: the miss of the largest size is within its interval",
         studies,
         float(np.mean(trusted)),
     )
-    for sd in (0.002, 0.01):
-        isoflop(rng, studies // 2, sd)
-    groups(rng, studies // 4)
-
-
-def isoflop(rng: np.random.Generator, studies: int, sd: float) -> None:
-    """Six budgets of eight sizes, whose middle is off the best one by up to a third."""
-    c = np.repeat(np.geomspace(1e19, 1e21, 6), 8)
+    noises = [(0.002,), (0.01,)]
     truth = USUAL[4] / (USUAL[2] + USUAL[4])
-    hits, found = [], []
-    for _ in range(studies):
-        n = (
-            best_split(USUAL, c)[0]
-            * np.tile(np.geomspace(1 / 10, 10, 8), 6)
-            * np.repeat(np.exp(rng.uniform(-0.3, 0.3, 6)), 8)
+    for (sd,), results in zip(noises, cores.each(isoflop, noises, studies), strict=True):
+        hits, found = zip(*results, strict=True)
+        off = f"bias {np.mean(found) - truth:+.3f}, sd {np.std(found):.3f}"
+        row(
+            f"isoFLOP, 6 budgets × 8 sizes, {sd:.1%} noise: the exponent lies in its interval"
+            f" ({off})",
+            studies,
+            float(np.mean(hits)),
         )
-        loss = FORMS["nd"].loss(USUAL, {"n": n, "d": c / 6 / n}) * np.exp(sd * rng.normal(size=48))
-        one = scaling.isoflop(loss, n=n, c=c, rng=rng, bootstraps=REPLICATES)
-        hits.append(one.n_exponent.lo <= truth <= one.n_exponent.hi)
-        found.append(one.n_exponent.value)
-    off = f"bias {np.mean(found) - truth:+.3f}, sd {np.std(found):.3f}"
-    row(
-        f"isoFLOP, 6 budgets × 8 sizes, {sd:.1%} noise: the exponent lies in its interval ({off})",
-        studies,
-        float(np.mean(hits)),
-    )
-
-
-def groups(rng: np.random.Generator, studies: int) -> None:
-    """Two groups of one curve; half of the noise is the seed's and shared."""
-    columns = grid(6, 6)
-    both = {name: np.tile(column, 2) for name, column in columns.items()}
-    said = []
-    for _ in range(studies):
-        noise = 0.007 * (np.tile(rng.normal(size=36), 2) + rng.normal(size=72))
-        loss = np.tile(FORMS["nd"].loss(USUAL, columns), 2) * np.exp(noise)
-        (one,) = scaling.fit_table(
-            loss, group=["a"] * 36 + ["b"] * 36, rng=rng, bootstraps=REPLICATES, **both
-        ).comparisons
-        own, shared = (
-            any(test.p_holm <= 0.05 for test in tests.values())
-            for tests in (one.exponents, one.one_floor)
-        )
-        said.append([own, shared, one.verdict == "offset"])
+    (said,) = cores.each(groups, [()], studies)
     for what, rate in zip(
         ("exponents differ, own floors", "exponents differ, one floor", "an offset"),
         np.mean(said, axis=0),
@@ -680,38 +683,75 @@ def groups(rng: np.random.Generator, studies: int) -> None:
         row(f"two groups of one curve, 36 runs each, said to differ: {what}", studies, float(rate))
 
 
+def held_out(rng: np.random.Generator) -> bool:
+    columns = grid(6, 6)
+    loss = FORMS["nd"].loss(USUAL, columns) * np.exp(0.01 * rng.normal(size=36))
+    found = scaling.fit(loss, rng=rng, bootstraps=REPLICATES, **columns)
+    assert found.held_out is not None
+    return found.held_out.trusted
+
+
+def isoflop(rng: np.random.Generator, sd: float) -> tuple[bool, float]:
+    """Six budgets of eight sizes, whose middle is off the best one by up to a third."""
+    c = np.repeat(np.geomspace(1e19, 1e21, 6), 8)
+    truth = USUAL[4] / (USUAL[2] + USUAL[4])
+    n = (
+        best_split(USUAL, c)[0]
+        * np.tile(np.geomspace(1 / 10, 10, 8), 6)
+        * np.repeat(np.exp(rng.uniform(-0.3, 0.3, 6)), 8)
+    )
+    loss = FORMS["nd"].loss(USUAL, {"n": n, "d": c / 6 / n}) * np.exp(sd * rng.normal(size=48))
+    one = scaling.isoflop(loss, n=n, c=c, rng=rng, bootstraps=REPLICATES)
+    return one.n_exponent.lo <= truth <= one.n_exponent.hi, one.n_exponent.value
+
+
+def groups(rng: np.random.Generator) -> list[bool]:
+    """Two groups of one curve; half of the noise is the seed's and shared."""
+    columns = grid(6, 6)
+    both = {name: np.tile(column, 2) for name, column in columns.items()}
+    noise = 0.007 * (np.tile(rng.normal(size=36), 2) + rng.normal(size=72))
+    loss = np.tile(FORMS["nd"].loss(USUAL, columns), 2) * np.exp(noise)
+    (one,) = scaling.fit_table(
+        loss, group=["a"] * 36 + ["b"] * 36, rng=rng, bootstraps=REPLICATES, **both
+    ).comparisons
+    own, shared = (
+        any(test.p_holm <= 0.05 for test in tests.values())
+        for tests in (one.exponents, one.one_floor)
+    )
+    return [own, shared, one.verdict == "offset"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--studies", type=int, default=10_000, help="simulated studies of effects a case"
     )
     parser.add_argument("--fits", type=int, default=200, help="simulated tables of losses a case")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="part of the heading of the tables to print")
+    arguments(parser)
     options = parser.parse_args()
-    rng = np.random.default_rng(options.seed)
     print(
         f"{date.today()}, Python {platform.python_version()}, numpy {np.__version__}, scipy"
-        f" {scipy.__version__}, {options}\n"
+        f" {scipy.__version__}, {options}\n",
+        flush=True,
     )
-    for heading, part, count in (
-        ("A/A studies", effects, options.studies),
-        ("Two stages", two_stage, options.studies),
-        ("Fitted constants: how often the 95% interval holds the truth", fits, options.fits),
-        ("Further checks", further, options.fits),
-        ("Families after a pilot", families_after_a_pilot, options.studies),
-        ("Tuned rates", tuned_rates, options.studies),
-    ):
-        if options.only and options.only not in heading:
-            continue
-        started, cpu = time.perf_counter(), time.process_time()
-        print(f"## {heading}\n")
-        part(rng, count)
-        print(
-            f"\n{time.perf_counter() - started:.0f} s, {time.process_time() - cpu:.0f} s of"
-            " processor time\n",
-            flush=True,
-        )
+    started = time.perf_counter()
+    with Cores(options) as cores:
+        for heading, part, count in (
+            ("A/A studies", effects, options.studies),
+            ("Two stages", two_stage, options.studies),
+            ("Fitted constants: how often the 95% interval holds the truth", fits, options.fits),
+            ("Further checks", further, options.fits),
+            ("Families after a pilot", families_after_a_pilot, options.studies),
+            ("Tuned rates", tuned_rates, options.studies),
+        ):
+            if options.only and options.only not in heading:
+                continue
+            begun = time.perf_counter()
+            print(f"## {heading}\n")
+            part(cores, count)
+            print(f"\n{time.perf_counter() - begun:.0f} s\n", flush=True)
+    print(f"{time.perf_counter() - started:.0f} s, {processor_seconds():.0f} s of processor time")
 
 
 if __name__ == "__main__":

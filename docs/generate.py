@@ -19,6 +19,7 @@ from ablate.components import CATALOGUE, Factor
 from ablate.config import field_info
 from ablate.evaluation import FILLED_IN, Evaluation, Probe
 from ablate.metrics import METRICS
+from ablate.study.command import CommandTable
 from ablate.study.design import DESIGNS
 from ablate.study.parse import StudyFile
 from ablate.study.tables import (
@@ -176,6 +177,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "study": lambda: keys(StudyFile),
     "seeds": lambda: keys(SeedsTable),
     "crossed": lambda: keys(CrossedTable),
+    "command": lambda: keys(CommandTable),
     "match": lambda: keys(MatchTable),
     "tune": lambda: keys(TuneTable),
     "fit": lambda: keys(FitTable),

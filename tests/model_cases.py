@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
+from ablate.model import trial
 from ablate.model.transformer import Transformer
+from ablate.model.trial import tokens as tokens
 
 MODEL_GROUPS = ("block", "attention", "position", "embedding")
 SMALL = {"n_layer": 2, "d_model": 16, "n_head": 4, "n_ctx": 12, "batch_tokens": 24, "n_vocab": 11}
@@ -55,16 +56,9 @@ def build(config: RunConfig, *seeds: int, sharpen: float = 1.0) -> Transformer:
     """A model initialised with `seeds` (default: the configuration's), queries and keys multiplied
     by `sharpen`.
     """
-    model = Transformer(config, max(1, len(seeds)))
-    model.initialise(seeds or (config.seed,))
+    model = trial.built(config, *seeds)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if ".query." in name or ".key." in name or name.endswith(".vector"):
                 parameter *= sharpen
     return model
-
-
-def tokens(config: RunConfig, pack: int = 1, seed: int = 0) -> Tensor:
-    """Random tokens [K, B, T]."""
-    shape = (pack, config.batch_size, config.n_ctx)
-    return torch.randint(config.n_vocab, shape, generator=torch.Generator().manual_seed(seed))

@@ -15,8 +15,8 @@ from train_helpers import config, run
 import ablate
 from ablate import sizes
 from ablate.components import CATALOGUE, Counts, Field, catalogue
-from ablate.components.block import Topology
-from ablate.components.mlp import Activation
+from ablate.components.block import Serial
+from ablate.components.mlp import Activation, Relu
 from ablate.components.norm import Norm
 from ablate.components.position import Position
 from ablate.config import RunConfig
@@ -105,7 +105,7 @@ def levels() -> Iterator[None]:
 
 def clashing(*names: str) -> type[Activation]:
     fields = tuple(Field(name, float, 1.0, "A number.") for name in names)
-    return type("Clashing", (Activation,), {"fields": fields})
+    return type("Clashing", (Relu,), {"fields": fields})
 
 
 @pytest.mark.parametrize(
@@ -215,13 +215,13 @@ class Scaled(Norm):
     fields = (Field("alpha", int, 1, "What the stream is multiplied by."),)
 
 
-class Fixed(Topology):
+class Fixed(Serial):
     """A topology that works with one norm alone."""
 
     implies: ClassVar = {"norm_kind": "scaled"}
 
 
-class Plain(Topology):
+class Plain(Serial):
     """A topology without norms."""
 
     implies: ClassVar = {"norm": "none"}

@@ -320,10 +320,10 @@ def test_a_captured_step_draws_what_the_cpu_draws(kind: str) -> None:
     for number in (1, 70):
         step.fill_(number)
         graph.replay()
-        for ours, theirs in zip(
-            Masked(configs, _tokens(), "cpu").train(windows, number), example, strict=True
-        ):
-            assert torch.equal(ours, theirs.cpu())
+        ours = Masked(configs, _tokens(), "cpu").train(windows, number)
+        assert ours.starts is example.starts is None
+        for of_cpu, of_gpu in zip(ours[:3], example[:3], strict=True):
+            assert torch.equal(of_cpu, of_gpu.cpu())
 
 
 def test_whole_words_need_tokens_that_spell_text() -> None:

@@ -16,7 +16,7 @@ from ablate.evaluation import Evaluation
 from ablate.kinds.transformer import run_of
 
 # decide what is read, not what is done with it
-TEXT = ("corpus", "corpus_hash", "split", "tokenizer", "tokenizer_hash")
+TEXT = ("corpus", "corpus_hash", "split", "tokenizer", "tokenizer_hash", "code")
 MASKED = {"objective": "masked"}
 BESIDE: dict[str, dict[str, Any]] = {  # what a field needs to have a meaning
     "mlm_head_transform": MASKED,

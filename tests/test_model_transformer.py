@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from model_cases import MODEL_GROUPS, NUMBERS, ONE_FACTOR, ONE_FACTOR_IDS, build, small, tokens
 from torch import Tensor, nn
 
@@ -16,16 +15,12 @@ from ablate import draws
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
 from ablate.kinds.transformer import run_of
+from ablate.model import trial
 from ablate.model.layers import Dropout, DropoutRng
 from ablate.model.transformer import Transformer
+from ablate.model.trial import loss_of
 
 POSITIONS, TOPOLOGIES = CATALOGUE["position"].names, CATALOGUE["topology"].names
-
-
-def _loss(model: Transformer, given: Tensor) -> Tensor:
-    """Sum over members of the mean loss against the same tokens turned round."""
-    logits = model(given)
-    return F.cross_entropy(logits.flatten(0, 2), given.flip(-1).flatten()) * len(given)
 
 
 # -- weights ---------------------------------------------------------------------------------------
@@ -99,7 +94,7 @@ def test_weights_start_at_the_stated_deviation(name: str) -> None:
 def test_the_first_loss_is_near_that_of_guessing(name: str, tie: str) -> None:
     config = small(init=name, tie_embeddings=tie, d_model=64, n_vocab=256, n_ctx=64)
     with torch.no_grad():
-        first = float(_loss(build(config), tokens(config))) - math.log(256)
+        first = float(loss_of(build(config), tokens(config))) - math.log(256)
     # A tied head favours the token it reads by up to √d_model, until training takes that back.
     assert abs(first) < 1 or (tie == "tied" and name != "normal-0.02" and 0 < first < 64**0.5)
 
@@ -146,15 +141,14 @@ GRADIENT_CASES = [
     "config", GRADIENT_CASES, ids=[run_of(config).key[:6] for config in GRADIENT_CASES]
 )
 def test_every_parameter_of_every_member_gets_a_gradient(config: RunConfig) -> None:
-    model = build(config.model_copy(update={"precision": "float64"}), 0, 1, sharpen=2)
-    _loss(model, tokens(config, 2)).backward()
-    dead = _without_gradient(config)
-    for name, parameter in model.named_parameters():
-        largest = parameter.grad.flatten(1).abs().amax(1)
-        if name.endswith(dead) and dead:
-            assert largest.max() < 1e-12, name
-        else:
-            assert largest.min() > 1e-9, name
+    config = config.model_copy(update={"precision": "float64"})
+    dead = [
+        name
+        for name, _ in build(config).named_parameters()
+        if name.endswith(_without_gradient(config) or ("none",))
+    ]
+    for smallest in (1e-12, 1e-9):  # nothing is nearly dead
+        assert trial.without_gradient(config, smallest) == dead
 
 
 # -- packs -----------------------------------------------------------------------------------------
@@ -173,17 +167,13 @@ PACK_CASES = [
     "config", PACK_CASES, ids=[run_of(config).key[:6] for config in PACK_CASES]
 )
 def test_packed_equals_solo(config: RunConfig) -> None:
-    packed, given = build(config, 4, 9, 2), tokens(config, 3)
-    packed.rng.step.fill_(7)
-    _loss(packed, given).backward()
-    logits = packed(given)
-    for k, seed in enumerate((4, 9, 2)):
-        solo = build(config, seed)
-        solo.rng.step.fill_(7)
-        torch.testing.assert_close(solo(given[k : k + 1])[0], logits[k], atol=1e-9, rtol=1e-9)
-        _loss(solo, given[k : k + 1]).backward()
-        for ours, alone in zip(packed.parameters(), solo.parameters(), strict=True):
-            torch.testing.assert_close(ours.grad[k], alone.grad[0], atol=1e-9, rtol=1e-9)
+    assert not trial.packed(config, (4, 9, 2))
+
+
+@pytest.mark.parametrize("config", [changed for _, _, _, changed in ONE_FACTOR], ids=ONE_FACTOR_IDS)
+def test_every_level_passes_the_trials_of_a_users_own(config: RunConfig) -> None:
+    for what in ("shapes", "determinism", "causality", "sizes"):
+        assert not trial.TRIALS[what].run(config.model_copy(update={"precision": "float64"})), what
 
 
 # -- dropout ---------------------------------------------------------------------------------------
@@ -287,8 +277,8 @@ def test_a_step_is_one_graph(fields: dict[str, Any]) -> None:
     torch._dynamo.reset()
     config = small(**fields, n_layer=1)
     model, given = build(config, 0, 1), tokens(config, 2)
-    whole = torch.compile(lambda given: _loss(model, given), fullgraph=True, backend="eager")
-    torch.testing.assert_close(whole(given), _loss(model, given))
+    whole = torch.compile(lambda given: loss_of(model, given), fullgraph=True, backend="eager")
+    torch.testing.assert_close(whole(given), loss_of(model, given))
 
 
 def test_a_copy_has_positions_of_its_own() -> None:

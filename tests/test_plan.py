@@ -20,7 +20,11 @@ from ablate.plan.price import price
 from ablate.plan.tiny import tiny
 from ablate.study import Study, load
 
-STUDIES = sorted(Path(__file__).parent.parent.glob("studies/*.toml"))
+STUDIES = [  # of transformers
+    file
+    for file in sorted(Path(__file__).parent.parent.glob("studies/*.toml"))
+    if not load(str(file)).command
+]
 HEAD = 'name = "t"\nquestion = "?"\n'
 
 

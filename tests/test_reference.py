@@ -16,8 +16,15 @@ from ablate.store import query as queries
 
 RESULTS = Path(__file__).parents[1] / "results"
 PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
-CELLS = {"topology": 32, "heads": 11, "position": 12, "scale": 60, "topology-debian": 8}
-LARGEST = 15_000_000  # bytes
+CELLS = {
+    "topology": 32,
+    "heads": 11,
+    "position": 12,
+    "masking": 15,
+    "scale": 60,
+    "topology-debian": 8,
+}
+LARGEST = 20_000_000  # bytes
 COUNTED = "SELECT study.name, count(*) FROM study JOIN cell ON study_id = study.id GROUP BY 1"
 UNFINISHED = "SELECT count(*) FROM runs WHERE status NOT IN ('complete', 'diverged')"
 STORED = "SELECT stratum, level, mean, lo, hi FROM effects WHERE study = '{}'"

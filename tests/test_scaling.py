@@ -537,7 +537,8 @@ def test_the_minimum_of_the_interpolation_is_exact() -> None:
     curves = Akima1DInterpolator(x, y, axis=0)(dense)
     expected = dense[curves.argmin(axis=0)]
     ends = (expected == x[0]) | (expected == x[-1])
-    at, least = Budget(1.0, x, y[:, 0], x, np.ones(8)).lowest(y)
+    each = np.arange(8)
+    at, least = Budget(1.0, x, y[:, 0], x, np.ones(8), each, each).lowest(y)
     assert (np.isnan(at) == ends).all() and 5 < ends.sum() < 40
     assert at[~ends] == pytest.approx(expected[~ends], abs=1e-3)
     assert least[~ends] == pytest.approx(curves.min(axis=0)[~ends], abs=1e-7)

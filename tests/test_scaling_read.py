@@ -10,6 +10,7 @@ import json
 import lzma
 import math
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -603,6 +604,18 @@ def test_a_baseline_is_named(write: Write) -> None:
         read(path, n="n", loss="loss", baseline="b")
 
 
+def test_groups_with_one_level_or_without_any_are_noted(write: Write) -> None:
+    def notes(column: str) -> list[str]:
+        rows = "".join(f"{n},{x},{3 - n}\n" for n, x in enumerate(column, 1))
+        return [*read(write("n,x,loss\n" + rows), n="n", loss="loss", group=["x"]).notes]
+
+    assert any(note.startswith("x is 'a' in each of 2 rows: there is one") for note in notes("aa"))
+    found = notes(["a", ""])
+    assert any(note.startswith("1 of 2 rows have no value in x") for note in found)
+    assert not any("one curve" in note for note in found)
+    assert not any("x" in note.split() for note in notes("ab"))
+
+
 def test_rows_that_are_left_out_are_no_repeats(write: Write) -> None:
     rows = ["1e6,1e8,1,3.5", *(f"1e6,1e8,{lr}," for lr in (2, 3, 4, 4))]
     rows += [f"{n},1e8,1,{3.3 - n / 1e8}" for n in (2e6, 4e6, 8e6, 16e6)]
@@ -673,6 +686,25 @@ def test_steps_at_one_point_are_points_along_training_and_a_sweep_is_not(write: 
     steps["loss"] = 3 + steps["n"] ** -0.1 + 0.05 * np.log2(steps["step"] / 16_000) ** 2
     notes = " ".join(read(write(steps.to_csv(index=False)), n="n", loss="loss").notes)
     assert "sweep" in notes and "points along training" not in notes
+
+
+@pytest.mark.parametrize(
+    ("shares", "asked"),
+    [
+        ((1, 2, 3, 4), True),
+        ((0.4, 0.6, 0.8, 1), True),  # the last of some
+        ((1, 2, 4, 8), False),
+        ((1, 2, 3, 4.2), False),
+        ((1, 2, 3), False),
+    ],
+)
+def test_four_evenly_spaced_token_counts_of_a_size_are_asked_about(
+    write: Write, shares: tuple[float, ...], asked: bool
+) -> None:
+    rows = [(n, 20 * n * share) for n in (1e7, 3e7, 1e8, 3e8, 1e9) for share in shares]
+    text = "".join(f"{n:g},{d:.6g},{2 + n**-0.1 + d**-0.1}\n" for n, d in rows)
+    notes = " ".join(read(write("n,d,loss\n" + text), n="n", d="d", loss="loss").notes)
+    assert ("points along training" in notes) == asked
 
 
 def test_a_few_points_of_each_run_are_points_along_training(write: Write) -> None:
@@ -843,6 +875,18 @@ def test_a_table_says_what_would_suffice(fit: Callable[..., str], write: Write) 
         "\nablate: L(N) needs at least 4 sizes and 5 runs; there are 3 sizes" in refused
         and "this grid would suffice: " in refused
     )
+
+
+def test_a_table_is_read_from_standard_input() -> None:
+    """Packed, as of `curl … | ablate fit --csv -`."""
+    rows = "".join(f"{n:.9g},{2 + 12 * n**-0.3:.9g}\n" for n in np.geomspace(1e6, 1e9, 6))
+    command = [sys.executable, "-m", "ablate", "fit", "--csv", "-", "--n", "n", "--loss", "loss"]
+    good, empty = (
+        subprocess.run(command, input=data, capture_output=True)
+        for data in (gzip.compress(b"n,loss\n" + rows.encode()), b"")
+    )
+    assert good.returncode == 0 and b"alpha = 0.3 [" in good.stdout
+    assert empty.returncode == 2 and b"/dev/stdin: a table needs a line" in empty.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import statsmodels.api as sm
 from scipy import stats as st
 
 from ablate import scaling
+from ablate.errors import AblateError
 from ablate.scaling import shared
 from ablate.scaling.bootstrap import limits
 from ablate.scaling.design import USUAL
 from ablate.scaling.forms import FORMS, Cost
-from ablate.scaling.groups import half_width
+from ablate.scaling.groups import Draw, compare, half_width
 from ablate.scaling.noise import Noise, misfit
 from ablate.scaling.shared import factors, shared_errors, tangent
 from ablate.scaling.solve import Floats
 from ablate.scaling.summary import claim, faster
 
 ND = FORMS["nd"]
+isoflop = importlib.import_module("ablate.scaling.isoflop")  # the package has its function
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -105,6 +114,68 @@ def test_a_run_far_off_is_no_error_of_its_size() -> None:
     assert far.usual()["size"] < 3 * clean.usual()["size"]
 
 
+def isoflop_runs(
+    random: np.random.Generator, size: float, run: float, seeds: int = 3
+) -> tuple[dict[str, Floats], Floats]:
+    """Six sizes about the best of six budgets; runs of a size share an error."""
+    n, c = np.tile(np.geomspace(1e8, 7e9, 6), 6), np.repeat(np.geomspace(1e19, 1e21, 6), 6)
+    columns = {name: np.tile(x, seeds) for name, x in {"n": n, "d": c / 6 / n, "c": c}.items()}
+    own = run * random.normal(size=36 * seeds)
+    return columns, np.log(ND.loss(USUAL, columns)) + own + np.tile(
+        size * random.normal(size=6), 6 * seeds
+    )
+
+
+@pytest.mark.parametrize("size", [0.0, 0.005])
+def test_isoflop_intervals_hold_where_a_size_shares_an_error(
+    size: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """92% of 60 tables; fresh noise of every run alone would give 46% where errors are shared."""
+
+    def no_frontier(*_: object, **__: object) -> None:
+        raise AblateError("not of interest here")
+
+    monkeypatch.setattr(isoflop, "fit", no_frontier)
+    random, hits, found, widths = rng(4), 0, [], []
+    for _ in range(60):
+        columns, log_loss = isoflop_runs(random, size, 0.0025)
+        a = scaling.isoflop(np.exp(log_loss), rng=random, bootstraps=200, **columns).n_exponent
+        hits += a.lo <= USUAL[4] / (USUAL[2] + USUAL[4]) <= a.hi
+        found.append(a.value)
+        widths.append(a.hi - a.lo)
+    assert hits >= st.binom.ppf(0.001, 60, 0.92)
+    assert np.median(widths) < 2 * (2 * 1.96 * np.std(found))
+
+
+def test_errors_of_isoflop_runs_are_estimated_without_a_law() -> None:
+    """The restricted likelihood about a cubic a budget, written with matrices of all runs."""
+    columns, log_loss = isoflop_runs(rng(2), 0.005, 0.0025)
+    budgets = isoflop.split(columns, log_loss)
+    found = isoflop.run_errors(columns, log_loss, budgets)
+    assert found.factors == ("size", "point") and found.dof == 108 - 6 * 4
+    budget = np.unique(columns["c"], return_inverse=True)[1]
+    x = np.zeros((108, 24))
+    for power in range(4):
+        x[np.arange(108), 4 * budget + power] = np.log(columns["n"] / 1e9) ** power
+    expected = []
+    for ratios in found.ratios:
+        v = np.eye(108)
+        for ratio, of in zip(ratios, found.members, strict=True):
+            v += ratio**2 * (of[:, None] == of)
+        left = x.T @ np.linalg.solve(v, np.column_stack([x, log_loss]))
+        rest = log_loss - x @ np.linalg.solve(left[:, :-1], left[:, -1])
+        squares = rest @ np.linalg.solve(v, rest)
+        logdet = np.linalg.slogdet(v)[1] + np.linalg.slogdet(left[:, :-1])[1]
+        expected.append(-logdet / 2 - found.dof / 2 * np.log(squares))
+    prior = np.log(np.gradient(shared.RATIOS) / (1 + shared.RATIOS**2))
+    log_weights = np.log(found.weights) - np.add.outer(prior, prior).ravel()
+    off = log_weights - expected
+    assert np.allclose(off, off[0], atol=1e-6)
+    drawn = found.errors(rng(), 20_000).std(axis=0).mean()
+    total = found.weights @ ((1 + (found.ratios**2).sum(axis=1)) * found.squares) / (found.dof - 2)
+    assert drawn == pytest.approx(np.sqrt(total), rel=0.05)
+
+
 def test_a_difference_of_groups_counts_sizes_where_they_share_an_error() -> None:
     """Of differences of sizes by 0.5% and of runs by 0.25%, all around zero, 5% are significant."""
     size, random, false = np.repeat(np.arange(5), 4), rng(5), np.zeros(2)
@@ -116,6 +187,37 @@ def test_a_difference_of_groups_counts_sizes_where_they_share_an_error() -> None
     assert half_width(apart, size) == pytest.approx(
         st.t.isf(0.025, 4) * st.sem([apart[size == one].mean() for one in range(5)])
     )
+
+
+def test_differences_have_the_degrees_of_freedom_of_a_t_test() -> None:
+    """Of pairs those of a regression of the differences; else Welch's, as scipy has them."""
+    columns = points(4, 4)
+    exact = ND.loss(USUAL, columns)
+    base, paired = (
+        scaling.fit(
+            exact * np.exp(errors(rng(seed), 0, 0.003, 4, 4)), rng=rng(), bootstraps=60, **columns
+        )
+        for seed in (1, 2)
+    )
+    draw = Draw.of(paired, base, rng(3))
+    own, base_own = draw.own(paired, base)
+    x = tangent(ND, base.values, columns)
+    dof = sm.OLS(paired.residuals() - base.residuals(), x).fit().df_resid
+    assert (draw.dofs(paired, base, own, base_own) == dof).all() and dof == 11
+    one = compare(paired, base, "paired", "base", rng(3))
+    ends = limits((own - base_own)[:, 2], dof)
+    assert (one.exponents["alpha"].interval.lo, one.exponents["alpha"].interval.hi) == ends
+    more = points(6, 5)
+    other = scaling.fit(
+        ND.loss(USUAL, more) * np.exp(errors(rng(4), 0, 0.02, 6, 5)),
+        rng=rng(),
+        bootstraps=60,
+        **more,
+    )
+    samples = rng(5).normal(size=12), 3 * rng(6).normal(size=26)  # as many as dof + 1
+    copies = [st.sem(one) * st.norm.ppf(np.linspace(0.001, 0.999, 999))[:, None] for one in samples]
+    (dof,) = Draw.of(other, base, rng(3)).dofs(other, base, copies[1], copies[0])
+    assert dof == pytest.approx(st.ttest_ind(*samples, equal_var=False).df, rel=0.01)
 
 
 def test_equal_curves_whose_sizes_have_errors_of_their_own_do_not_differ() -> None:
@@ -196,3 +298,36 @@ def test_a_best_size_that_grows_faster_than_the_budget_is_explained() -> None:
     one = scaling.fit(ND.loss(law, columns), rng=rng(), bootstraps=20, **columns)
     assert one.n_exponent.value > 1 and "D as C^" in faster(one)
     assert not faster(scaling.fit(ND.loss(USUAL, points()), rng=rng(), bootstraps=20, **points()))
+
+
+def test_a_benchmark_gives_the_same_for_any_number_of_processes(tmp_path: Path) -> None:
+    script = tmp_path / "benchmark.py"
+    script.write_text(
+        "import argparse\n"
+        "from cores import Cores, arguments\n"
+        "def work(rng, factor):\n"
+        "    return factor * rng.normal()\n"
+        "if __name__ == '__main__':\n"
+        "    parser = argparse.ArgumentParser()\n"
+        "    arguments(parser)\n"
+        "    with Cores(parser.parse_args()) as cores:\n"
+        "        print(list(cores.each(work, [(1,), (1000,)], 5)))\n"
+    )
+    there = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "benchmarks")}
+    one, three, other = (
+        subprocess.run(
+            [sys.executable, script, *options],
+            env=there,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for options in (
+            ("--processes", "1"),
+            ("--processes", "3"),
+            ("--processes", "3", "--seed", "1"),
+        )
+    )
+    assert one == three != other
+    rows = ast.literal_eval(one)
+    assert [len(row) for row in rows] == [5, 5] and len({x for row in rows for x in row}) == 10

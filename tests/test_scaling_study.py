@@ -93,6 +93,8 @@ def test_sizes_and_budgets_are_resources_and_other_factors_make_curves(tmp_path:
     assert heads == pytest.approx(3 * 2 * widths * 256 * losses.columns["d"])
     with pytest.raises(AblateError, match=r"'topolgy'.*'topology'"):
         of_study(runs, levels, group="topolgy")
+    # one factor makes curves: its levels may be the baseline without being asked for
+    assert of_study(runs, levels, baseline="parallel").against == {"serial": "parallel"}
 
 
 @pytest.mark.parametrize(
@@ -120,11 +122,18 @@ def test_a_further_factor_is_compared_level_by_level(tmp_path: Path) -> None:
     factors = {"topology": TOPOLOGY, "norm": {"pre": {}, "post": {"norm": "post"}}}
     db = study(tmp_path, factors, lambda levels, seed: Outcome(1.0), seeds=1)
     runs, levels = results.load("topology", db), results.levels("topology", db)
+    serial, parallel = (
+        [f"topology={topology}, norm={norm}" for norm in ("pre", "post")]
+        for topology in ("serial", "parallel")
+    )
     against = of_study(runs, levels, group="topology").against
-    assert against == {
-        f"topology=parallel, norm={norm}": f"topology=serial, norm={norm}"
-        for norm in ("pre", "post")
-    }
+    assert against == dict(zip(parallel, serial, strict=True))
+    against = of_study(runs, levels, group="topology", baseline="parallel").against
+    assert against == dict(zip(serial, parallel, strict=True))
+    with pytest.raises(AblateError, match=r"baseline 'parallel' needs a group.*norm or topology"):
+        of_study(runs, levels, baseline="parallel")
+    with pytest.raises(AblateError, match=r"'paralel'.*'parallel'"):
+        of_study(runs, levels, group="topology", baseline="paralel")
 
 
 def test_what_a_size_costs_is_measured_and_moves_the_best_split() -> None:
@@ -245,12 +254,18 @@ def test_the_report_compares_the_curves_of_fit(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("few_replicates", "svg_only")
 def test_the_report_predicts_where_fit_says(tmp_path: Path) -> None:
-    db = scale(tmp_path, toml=FIT + 'predict = ["C=1e16"]\n')
+    db = scale(tmp_path, toml=FIT + 'predict = ["C=1e16", "N=1e4,D=1e9"]\n')
     report.write(report.gather(db, "scale"), tmp_path / "out")
     text = (tmp_path / "out" / "tables" / "predictions.csv").read_text(encoding="utf-8")
     rows = list(csv.DictReader(io.StringIO(text)))
-    assert [row["curve"] for row in rows] == ["serial", "parallel"]
-    assert all(float(row["C"]) == 1e16 and float(row["C beyond the runs"]) > 1 for row in rows)
+    assert [row["curve"] for row in rows] == ["serial", "serial", "parallel", "parallel"]
+    large, small = rows[::2], rows[1::2]
+    assert all(float(row["C"]) == 1e16 and float(row["C beyond the runs"]) > 1 for row in large)
+    assert all(float(row["N below the runs"]) < 1 for row in large)
+    runs = results.load("scale", db)
+    smallest = runs.loc[runs["role"] == "compare", "n_params_body"].min()
+    for row in small:
+        assert float(row["N below the runs"]) == pytest.approx(smallest / 1e4)
     drawn = (tmp_path / "out" / "figures" / "scaling-c.svg").read_text(encoding="utf-8")
     assert "serial, predicted at 10" in drawn
 

@@ -12,7 +12,7 @@ import re
 import resource
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ MADE_UP = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0004"
-down_revision = "0003"
+revision = "0005"
+down_revision = "0004"
 
 def upgrade():
     op.add_column("run", sa.Column("window", sa.Integer(), nullable=False, server_default="0"))
@@ -52,7 +52,7 @@ def upgrade():
 def _know_the_made_up(scripts: Path, set: Callable[[object, str, object], None] = setattr) -> None:
     """Make this a program whose newest schema is the made-up one."""
     set(migrate, "SCRIPTS", scripts)
-    set(migrate, "HEAD", "0004")
+    set(migrate, "HEAD", "0005")
 
 
 def _filled(path: Path) -> None:
@@ -80,7 +80,7 @@ def older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     _filled(path)
     scripts = tmp_path / "migrations"
     shutil.copytree(migrate.SCRIPTS, scripts)
-    (scripts / "versions" / "0004_made_up.py").write_text(MADE_UP)
+    (scripts / "versions" / "0005_made_up.py").write_text(MADE_UP)
     _know_the_made_up(scripts, monkeypatch.setattr)
     return path
 
@@ -115,7 +115,7 @@ def test_upgrade_keeps_every_child_row(older: Path) -> None:
         and len(before["attempt"]) == 4
     )
     with store.open(str(older), create=True) as db:
-        assert "upgraded from schema 0003 to 0004" in db.notes[0]
+        assert "upgraded from schema 0004 to 0005" in db.notes[0]
         with db.read() as connection:
             assert connection.exec_driver_sql("PRAGMA foreign_key_check").all() == []
             assert connection.exec_driver_sql("SELECT count(*) FROM curves").scalar() == 24
@@ -133,7 +133,7 @@ def test_upgrade_backs_up_first(older: Path) -> None:
     store.open(str(older), create=True).close()
     (copy,) = [name for name in names(older.parent) if "before" in name]
     backup = older.parent / copy
-    assert rows(backup, "SELECT version_num FROM ablate_version") == [("0003",)]
+    assert rows(backup, "SELECT version_num FROM ablate_version") == [("0004",)]
     assert _numbers(backup) == old
 
 
@@ -165,12 +165,12 @@ def test_eight_processes_upgrade_an_old_database_once(older: Path) -> None:
     before = _numbers(older)
     seen = together(_upgrade, [(str(older), migrate.SCRIPTS)] * 8)
     assert [runs for _, runs in seen] == [4] * 8, "every one of them works with the new schema"
-    assert sum("upgraded from schema 0003" in note for notes, _ in seen for note in notes) == 1
-    backup = "ablate.db.before-0004-from-0003"
+    assert sum("upgraded from schema 0004" in note for notes, _ in seen for note in notes) == 1
+    backup = "ablate.db.before-0005-from-0004"
     # one backup, no lock, no side file
     assert names(older.parent) == ["ablate.db", backup, "ablate.journals"]
     assert _numbers(older) == _numbers(older.parent / backup) == before
-    assert rows(older.parent / backup, "SELECT version_num FROM ablate_version") == [("0003",)]
+    assert rows(older.parent / backup, "SELECT version_num FROM ablate_version") == [("0004",)]
 
 
 def test_reading_an_older_database_is_refused_untouched(older: Path) -> None:
@@ -181,13 +181,13 @@ def test_reading_an_older_database_is_refused_untouched(older: Path) -> None:
 
 
 def test_failed_migration_leaves_the_old_database(older: Path) -> None:
-    script = migrate.SCRIPTS / "versions" / "0004_made_up.py"
+    script = migrate.SCRIPTS / "versions" / "0005_made_up.py"
     script.write_text(MADE_UP + "    op.execute('DELETE FROM run WHERE id = 1')\n")
     before = _numbers(older), rows(older, "SELECT * FROM run")
     with pytest.raises(AssertionError, match="refer to nothing"):
         store.open(str(older), create=True)
     assert (_numbers(older), rows(older, "SELECT * FROM run")) == before
-    assert rows(older, "SELECT version_num FROM ablate_version") == [("0003",)]
+    assert rows(older, "SELECT version_num FROM ablate_version") == [("0004",)]
     assert rows(older, "SELECT count(*) FROM runs") == [(4,)]  # the views are still there
 
 
@@ -292,18 +292,38 @@ def test_windows_and_findings_come_without_touching_a_row(tmp_path: Path) -> Non
         connection.executescript((KEPT / "0002.sql").read_text(encoding="utf-8"))
     execute(path, "INSERT INTO effect VALUES (1,'loss','paired t',2,0,.1,.1,0,1,.5,.5,'hash')")
     execute(path, "INSERT INTO decision VALUES (1, 1, 'lr', '0.001', '{}')")
-    tables = dict.fromkeys((*CHILDREN, "run"), "*")
-    # a field that is newer than the schema gets a column of its own
-    names = rows(path, "SELECT name FROM pragma_table_info('run_field')")
-    tables["run_field"] = ", ".join(f'"{name}"' for (name,) in names)
-    before = {table: rows(path, f"SELECT {tables[table]} FROM {table}") for table in tables}
-    assert all(before.values()), "a row in every table"
+    before = _whole(path, (*CHILDREN, "run", "run_field"))
     with store.open(str(path), create=True) as db:
         assert "upgraded from schema 0002" in db.notes[0]
         assert findings.read(db, "wiring") == []
-    after = {table: rows(path, f"SELECT {tables[table]} FROM {table}") for table in tables}
-    assert after == before
+    assert {sql: rows(path, sql) for sql in before} == before
     assert rows(path, "SELECT count(*) FROM window_loss") == [(0,)]
+
+
+def _whole(path: Path, tables: Sequence[str]) -> dict[str, list[tuple[Any, ...]]]:
+    """A query of the columns that each table has now → its rows; later columns are left out."""
+    found = {}
+    for table in tables:
+        names = rows(path, "SELECT name FROM pragma_table_info(?)", table)
+        columns = ", ".join(f'"{name}"' for (name,) in names)
+        sql = f"SELECT {columns} FROM {table}"
+        found[sql] = rows(path, sql)
+        assert found[sql], f"a row in {table}"
+    return found
+
+
+def test_code_and_notes_come_without_touching_a_row(tmp_path: Path) -> None:
+    """From schema 0003, with rows in every child table of runs and studies."""
+    path = tmp_path / "x.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript((KEPT / "0003.sql").read_text(encoding="utf-8"))
+    execute(path, "INSERT INTO effect VALUES (1,'loss','paired t',2,0,.1,.1,0,1,.5,.5,'hash')")
+    execute(path, "INSERT INTO decision VALUES (1, 1, 'lr', '0.001', '{}')")
+    before = _whole(path, (*CHILDREN, "run", "run_field", "finding", "window_loss"))
+    store.open(str(path), create=True).close()
+    assert {sql: rows(path, sql) for sql in before} == before
+    assert rows(path, "SELECT DISTINCT note FROM attempt") == [(None,)]
+    assert rows(path, "SELECT count(*) FROM code") == [(0,)]
 
 
 def test_newest_schema_is_kept_and_has_not_changed_without_a_migration(tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_data_counts_each_part_and_shows_samples(tmp_path: Path, ablate: Run) ->
     assert f"{len(held_out)}" in out and f"{len(tokens.held_out):,}" in out
     assert "documents equal to an earlier one: 1, similar to one: 0" in out
     longest = max(documents, key=len)
-    assert f"Longest document: {len(longest)} bytes, in a.txt" in out
+    assert f"Longest document: {len(longest)} bytes (in a.txt)" in out
     assert any(one.startswith(held_out_sample(out)) for one in held_out)
     # the loss of the frequencies, counted by hand
     seen, scored = (Counter(bytes(part)) for part in (tokens.train, tokens.held_out))
@@ -252,6 +252,18 @@ def test_data_counts_each_part_and_shows_samples(tmp_path: Path, ablate: Run) ->
 def held_out_sample(out: str) -> str:
     line = next(line for line in out.splitlines() if line.startswith("Sample, held out: "))
     return line.removeprefix("Sample, held out: ")[:60]
+
+
+def test_plan_shows_samples_and_what_frequencies_predict(tmp_path: Path, ablate: Run) -> None:
+    documents = [prose(seed, 40 + seed) for seed in range(60)]
+    corpus = corpus_of(tmp_path, documents)
+    info = tokenizers.describe("bpe:300", corpus, tmp_path)
+    assert not text.counted(corpus, info)
+    file = study(tmp_path, '"a.txt"', tokenizer="bpe:300")
+    code, out, _ = ablate("plan", str(file), "--device", "cpu")
+    assert code == 0 and any(one.startswith(held_out_sample(out)) for one in documents)
+    assert text.counted(corpus, info)  # as the text is short
+    assert f"{frequencies.unigram_loss(text.of(corpus, info)):.3f} nats per token" in out
 
 
 def test_data_shows_every_text_of_a_study(tmp_path: Path, ablate: Run) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +109,34 @@ def test_with_one_tuning_seed_the_noise_is_that_of_the_compared_runs() -> None:
         assert found[one["cell"]].choice == expected(one, (sd, 5))
 
 
-def test_older_databases_are_read() -> None:
-    """The runs of position were tuned on one seed, by an earlier version."""
-    path = Path(__file__).parents[1] / "results" / "reference.db"
+OLD_EVIDENCE = (
+    "basis",
+    "group",
+    "cells",
+    "metric",
+    "seeds",
+    "ladder",
+    "rates",
+    "values",
+    "at_edge",
+)
+
+
+def test_decisions_of_older_versions_are_read(tmp_path: Path) -> None:
+    """Version 0.1.0 tuned on one seed and stored its losses as a list of numbers."""
+    path = tmp_path / "old.db"
+    shutil.copyfile(Path(__file__).parents[1] / "results" / "reference.db", path)
+    with contextlib.closing(sqlite3.connect(path)) as raw, raw:
+        query = (
+            "SELECT cell_id, evidence FROM decision JOIN study ON study.id = study_id"
+            " WHERE study.name = 'position'"
+        )
+        for cell, text in raw.execute(query).fetchall():
+            old = {name: json.loads(text)[name] for name in OLD_EVIDENCE}
+            old |= {"seeds": old["seeds"][:1], "values": old["values"][0]}
+            raw.execute(
+                "UPDATE decision SET evidence = ? WHERE cell_id = ?", (json.dumps(old), cell)
+            )
     with store.open(str(path)) as db:
         effects = analysis.effects("position", db).set_index(["stratum", "level"])
         both = results.pairs("position", db)

@@ -23,7 +23,7 @@ COPIES = 0.5
 def untrained(data: StudyData) -> Iterator[records.Untrained]:
     """Yield the cells with runs that did not learn beyond token frequencies."""
     runs = paired.near_unigram(data.finals)
-    for cell, where in _cells(data).items():
+    for cell, where in named_cells(data).items():
         of_cell = runs[runs["cell"] == cell]
         low = of_cell[of_cell["near"]]
         if len(low):
@@ -46,7 +46,7 @@ def seed_groups(data: StudyData) -> Iterator[records.SeedGroups]:
     """
     if data.crossed:
         return
-    named = _cells(data)
+    named = named_cells(data)
     tested: dict[str, tuple[pd.DataFrame, stats.SeedGroups]] = {}
     for cell in named:
         runs = data.good[data.good["cell"] == cell]
@@ -122,7 +122,7 @@ def variance(data: StudyData) -> Iterator[records.Variance]:
     """Yield the parts of each cell's variance where seeds are crossed."""
     if not data.crossed:
         return
-    for cell, where in _cells(data).items():
+    for cell, where in named_cells(data).items():
         runs = data.good[data.good["cell"] == cell].set_index("seed")["metric"]
         if cell not in data.untrained and (parts := of_variance(runs)):
             yield records.Variance(**where, **parts)
@@ -150,7 +150,7 @@ def lengths(data: StudyData) -> Iterator[records.LengthChange]:
     if 1.0 not in losses or not longest > 1:
         return
     defined = set(finals.loc[finals["at"] == longest, "cell"])
-    for cell, where in _cells(data).items():
+    for cell, where in named_cells(data).items():
         if cell in losses.index:
             changed = (losses[longest] - losses[1.0]).loc[cell]
             crossed = split(changed.index) if data.crossed else None
@@ -171,7 +171,7 @@ def probes(data: StudyData) -> Iterator[records.ProbeLoss]:
     """Yield the masked loss of each cell at each probe ratio."""
     finals = data.finals[data.finals["name"] == "probe_loss"].dropna(subset=["value"])
     grouped = finals.groupby(["cell", "at"])["value"].agg(["mean", "std", "count"])
-    for cell, where in _cells(data).items():
+    for cell, where in named_cells(data).items():
         if cell in grouped.index:
             for ratio, row in grouped.loc[cell].iterrows():
                 yield records.ProbeLoss(
@@ -183,7 +183,7 @@ def probes(data: StudyData) -> Iterator[records.ProbeLoss]:
                 )
 
 
-def _cells(data: StudyData) -> dict[str, dict[str, Any]]:
+def named_cells(data: StudyData) -> dict[str, dict[str, Any]]:
     """Return cell → the stratum, cell and arm that a finding on it names."""
     named = data.arms[["stratum", "cell", "arm"]].astype(str)
     return {row["cell"]: row for row in named.to_dict("records")}  # type: ignore[misc]

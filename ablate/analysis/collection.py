@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import pandas as pd
 
 from ablate import results
-from ablate.analysis import cells, contrasts, grid, paired, strata, tuning
+from ablate.analysis import cells, contrasts, grid, own, paired, strata, tuning
 from ablate.analysis import curves as scaling
 from ablate.analysis.curves import Scaled, scaled
 from ablate.analysis.data import StudyData, read
@@ -126,6 +126,9 @@ def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
     yield from contrasts.changes(data)
     yield from cells.untrained(data)
     yield from cells.seed_groups(data)
+    yield from own.thresholds(data)
+    yield from own.same_seeds(data)
+    yield from own.partly_reported(data)
     yield from cells.copying(data)
     yield from cells.variance(data)
     if not data.crossed:  # both need independent seeds

@@ -16,6 +16,7 @@ from ablate.scaling import Difference, Fit, Interval, Losses, TableFit
 from ablate.scaling.beyond import Forecast
 from ablate.scaling.study import of_study, resources
 from ablate.scaling.table import ONE, complete
+from ablate.study import resource_fields
 from ablate.study.values import point
 
 # from this many levels of size or budget on, a study without [fit] has scaling curves
@@ -72,7 +73,7 @@ def scaled(data: StudyData) -> Scaled | None:
     settings = data.settings.get("fit", {})
     grown = (
         []
-        if settings
+        if settings or data.study.own
         else [
             f for f in resources(data.compared, data.levels) if len(data.orders[f]) >= LEAST_LEVELS
         ]
@@ -95,7 +96,8 @@ def scaled(data: StudyData) -> Scaled | None:
 def losses(data: StudyData, count: str = "body") -> Losses:
     """Return the study's losses, by the group of its [fit] and a count of N and C."""
     group = str(data.settings.get("fit", {}).get("group", ""))
-    return of_study(data.runs, data.levels, group=group, count=count)
+    own = resource_fields(data.settings.get("fit", {}))
+    return of_study(data.runs, data.levels, group=group, count=count, own=own)
 
 
 def scaling(curves: Scaled) -> Iterator[records.Finding]:

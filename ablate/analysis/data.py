@@ -10,9 +10,10 @@ import pandas as pd
 
 from ablate import results
 from ablate.analysis import paired
-from ablate.metrics import final, parse
+from ablate.metrics import final
 from ablate.plan.check import COMPARABLE
 from ablate.store import status
+from ablate.store.code import Made, made
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -41,12 +42,14 @@ class StudyData:
     waiting: list[str]  # decisions that wait for runs that failed
     levels: dict[str, dict[str, str]]  # cell → factor → level
     orders: dict[str, list[str]]  # factor → its levels, baseline first
+    code: list[Made]  # versions of code from outside, and their runs
     db: Database
 
     @cached_property
     def curves(self) -> pd.DataFrame:
         """Losses of compared runs over training; read on first use, as the answer needs none."""
-        return results.curves(self.study.name, ["loss", "train_loss"], self.db, points=POINTS)
+        names = [self.study.reported] if self.study.own else ["loss", "train_loss"]
+        return results.curves(self.study.name, names, self.db, points=POINTS)
 
     @cached_property
     def windows(self) -> dict[str, pd.DataFrame]:
@@ -55,7 +58,7 @@ class StudyData:
         The mean of a row is the run's metric. {} if the metric is no such loss.
         """
         name, _ = final(self.study.metric)
-        if name not in ("loss", "probe_loss"):
+        if name not in ("loss", "probe_loss") or self.study.own:
             return {}
         return results.weighted_windows(self.study.name, self.db, self.study.metric)
 
@@ -88,7 +91,7 @@ class StudyData:
     @cached_property
     def incomparable(self) -> list[str]:
         """Fields across which the metric does not compare, but which differ between cells."""
-        fields = COMPARABLE.get(parse(self.study.metric)[0].name, ())
+        fields = COMPARABLE.get(final(self.study.metric)[0], ())
         return [
             name
             for name in fields
@@ -148,5 +151,6 @@ def read(db: Database, study: str) -> StudyData:
         waiting=status.waiting(db, study),
         levels=results.levels(study, db),
         orders=results.orders(study, db),
+        code=made(db, study),
         db=db,
     )

@@ -9,6 +9,7 @@ from ablate import stats
 from ablate.analysis import records
 from ablate.analysis.data import StudyData
 from ablate.errors import AblateError
+from ablate.store.records import FAILED
 from ablate.units import listed
 
 
@@ -20,7 +21,7 @@ def grid(data: StudyData) -> Iterator[records.Finding]:
     """
     if len(data.factors) < 2 or data.settings.get("design", "grid") != "grid" or data.good.empty:
         return
-    ended = data.compared[data.compared["status"].isin(["diverged", "failed", "oom"])]
+    ended = data.compared[data.compared["status"].isin(["diverged", *FAILED])]
     note = {"additive": False, "left_out": int(ended["run"].nunique())}
     if data.untrained:
         reason = "some of its cells did not learn beyond token frequencies"

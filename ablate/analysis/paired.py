@@ -19,6 +19,7 @@ import pandas as pd
 from ablate import metrics, results, stats, tune
 from ablate.analysis.records import Measured
 from ablate.stats import selection
+from ablate.store.records import FAILED
 from ablate.study import split_seed
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ SIZED = (
     *("mean", "sd", "lo", "hi", "family_lo", "family_hi", "p", "p_holm", "p_sign_flip"),
     *("standardised", "resolvable"),
 )
-ENDED = ("complete", "diverged", "failed", "oom")  # a run of another status may still get a value
+ENDED = ("complete", "diverged", *FAILED)  # a run of another status may still get a value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +205,7 @@ def choices(decisions: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, Chosen]:
         pairs: As in `of_pairs`.
     """
     found: dict[str, Chosen] = {}
-    for row in decisions[decisions["name"] == "lr"].to_dict("records"):
+    for row in decisions[decisions["name"] != "seeds"].to_dict("records"):
         evidence, rates = row["evidence"], row["evidence"]["rates"]
         values, ladder = tune.values(evidence), evidence["ladder"]
         choice = selection.choice_error(
@@ -212,7 +213,9 @@ def choices(decisions: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, Chosen]:
             values,
             row["value"],
             step=math.log(ladder[1] / ladder[0]),
-            goal=metrics.parse(evidence["metric"])[0].goal,
+            goal=evidence["goal"]
+            if "goal" in evidence
+            else metrics.parse(evidence["metric"])[0].goal,
             noise=_seed_noise(pairs, evidence["cells"]) if len(values) == 1 else None,
         )
         decision = repr((row["value"], rates, values))

@@ -447,6 +447,62 @@ class SeedGroups(OfCell):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Threshold(OfCell):
+    """The mean of a cell against the threshold of [report].
+
+    Attributes:
+        threshold: The value to beat.
+        n: Runs that count.
+        mean: Their mean.
+        lo: Lower end of its 95% t-interval.
+        hi: Upper end of it.
+        p: One-sided p value of a true mean that does not beat the threshold (Student's t).
+        p_holm: The same after Holm's correction over the cells of the study.
+        beaten: Whether p_holm is at most 0.05.
+    """
+
+    kind: ClassVar[str] = "threshold"
+    threshold: float
+    n: int
+    mean: float
+    lo: float
+    hi: float
+    p: float
+    p_holm: float
+    beaten: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SameSeeds(OfCell):
+    """A cell of a script whose seeds give the same curve: it may ignore its seed.
+
+    Attributes:
+        seeds: Seeds with identical curves of the metric.
+        of: Seeds that completed.
+    """
+
+    kind: ClassVar[str] = "same-seeds"
+    seeds: tuple[int, ...]
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartlyReported(Finding):
+    """A number that only some of a script's completed runs reported.
+
+    Attributes:
+        name: Its name.
+        runs: Runs that reported it.
+        of: Runs that completed.
+    """
+
+    kind: ClassVar[str] = "partly-reported"
+    name: str
+    runs: int
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Copying(Finding):
     """Cells in which some seeds have learnt to copy and others have not.
 

@@ -11,11 +11,12 @@ from ablate import tune
 from ablate.analysis import records
 from ablate.analysis.data import StudyData
 from ablate.stats import selection
+from ablate.study import tuned_field
 
 
 def rates(data: StudyData) -> Iterator[records.Tuning]:
     """Yield the learning rate of each group, in the order of the cells."""
-    rows = data.decisions[data.decisions["name"] == "lr"].to_dict("records")
+    rows = data.decisions[data.decisions["name"] != "seeds"].to_dict("records")
     order = {cell: index for index, cell in enumerate(data.arms["cell"])}
     for row in sorted(rows, key=lambda row: order[row["cell"]]):
         evidence, cell = row["evidence"], row["cell"]
@@ -45,7 +46,7 @@ def by_rate(data: StudyData) -> Iterator[records.EffectAtRate]:
 
     Only cells that were tuned themselves have such runs.
     """
-    decisions = data.decisions[data.decisions["name"] == "lr"]
+    decisions = data.decisions[data.decisions["name"] != "seeds"]
     tuned = {row["cell"]: (row["value"], row["evidence"]) for row in decisions.to_dict("records")}
     names = ("stratum", "family", "factor", "level", "baseline_level", "cell", "baseline")
     for row in data.effects.to_dict("records"):
@@ -76,9 +77,12 @@ def _sensitivity(data: StudyData, cell: str, ladder: Sequence[float]) -> float:
     ln n_vocab is the loss of a uniform prediction.
     """
     runs = data.runs[(data.runs["role"] == "tune") & (data.runs["cell"] == cell)]
+    if runs["n_vocab"].isna().any():  # not of a transformer: the loss before training is unknown
+        return math.nan
     whole = runs["loss"].astype(float).where(runs["status"] == "complete")
-    by_rate = whole.groupby(runs["lr"]).agg(lambda losses: losses.mean(skipna=False))
-    ended = set(runs[runs["status"].isin(["complete", "diverged"])]["lr"])
+    tried = runs[tuned_field(data.settings)]
+    by_rate = whole.groupby(tried).agg(lambda losses: losses.mean(skipna=False))
+    ended = set(tried[runs["status"].isin(["complete", "diverged"])])
     losses = [float(by_rate[rate]) for rate in ladder if rate in ended]
     if not losses:
         return math.nan

@@ -10,6 +10,7 @@ import typer
 
 from ablate.cli import (
     answers,
+    check,
     compare,
     complete,
     data,
@@ -41,7 +42,14 @@ app = typer.Typer(
 )
 
 PANELS = {
-    "Before a run": (new.new, studies.studies, planning.factors, data.data, planning.plan),
+    "Before a run": (
+        new.new,
+        studies.studies,
+        planning.factors,
+        check.check,
+        data.data,
+        planning.plan,
+    ),
     "Run": (running.run, running.status),
     "After a run": (
         answers.report,

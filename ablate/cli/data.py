@@ -10,7 +10,6 @@ import typer
 
 from ablate.cli import complete
 from ablate.cli.render import show_all, table
-from ablate.units import count
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -61,8 +60,7 @@ def _about(corpus: Corpus, tokenizer: TokenizerInfo, scored: int) -> Iterator[Re
         scored: Held-out tokens that an evaluation reads.
     """
     from ablate import text
-    from ablate.text import describe
-    from ablate.text.frequencies import unigram_loss
+    from ablate.text import describe, frequencies
 
     found = describe.describe(corpus)
     tokens = text.of(corpus, tokenizer)
@@ -75,14 +73,6 @@ def _about(corpus: Corpus, tokenizer: TokenizerInfo, scored: int) -> Iterator[Re
         headings, [(name, *(f"{n:,}" for n in row)) for name, *row in rows], right=headings[1:]
     )
     yield from describe.lines(corpus, found)
-    yield (
-        f"Tokens: {tokenizer.name}, {tokenizer.n_vocab:,} in the vocabulary; the frequencies of the"
-        f" training text alone give the held-out text {unigram_loss(tokens):.3f} nats per token"
-    )
-    if found.longest[0]:
-        for name, (size, file) in (("Longest", found.longest), ("Shortest", found.shortest)):
-            yield f"{name} document: {count(size)} bytes" + (f", in {file}" if file else "")
-    for name, sample in zip(("training", "held out"), found.samples, strict=True):
-        yield f"Sample, {name}: {sample}"
+    yield frequencies.line(tokenizer, tokens)
     for warning in describe.warnings(corpus, found, len(tokens.held_out), scored):
         yield f"Warning: {warning}"

@@ -119,7 +119,9 @@ def _frame(database: Database, study: str, what: str, role: str | None) -> pd.Da
         "pairs": results.pairs,
         "effects": analysis.effects,
     }
-    return results.without_folders(frames[what](study, db=database))
+    frame = results.without_folders(frames[what](study, db=database))
+    # the view `runs` has columns for fields of transformers, which a script's runs lack
+    return frame.dropna(axis="columns", how="all") if results.study(study, database).own else frame
 
 
 def _write(frame: pd.DataFrame, out: Path, kind: str) -> None:

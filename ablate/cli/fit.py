@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,86 +16,99 @@ if TYPE_CHECKING:
     from ablate.scaling import Losses, TableFit
 
 TABLE = "Any table of losses"  # panel of the options for a table only
+STANDARD = "-"  # instead of a file
 
 
 def _table(help: str, *names: str, metavar: str | None = "COLUMN") -> Any:
     return option(help, *names, metavar=metavar, rich_help_panel=TABLE)
 
 
+Study = Annotated[
+    str | None,
+    typer.Argument(metavar="[STUDY]", help="A study in the database.", show_default=False),
+]
+Groups = Annotated[
+    list[str], option("The factor, or columns, whose levels get a curve each.", metavar="NAME")
+]
+Baseline = Annotated[
+    str,
+    option(
+        "The level of --group that the others are compared with; by default the first.",
+        metavar="LEVEL",
+    ),
+]
+Form = Annotated[
+    str, option("L(N), L(D), L(C) or L(N, D); by default chosen from the runs.", metavar="n|d|c|nd")
+]
+HoldOut = Annotated[
+    str,
+    option(
+        'Runs to hold out as a check: "largest size", "largest tokens" or "largest budget".',
+        metavar="WHAT",
+    ),
+]
+Predict = Annotated[
+    list[str],
+    option("Predict the loss here, with its interval. May be repeated.", metavar="N=3e9,D=6e10"),
+]
+Count = Annotated[
+    str,
+    option(
+        "What counts as N and C in a study: `headless` leaves the head out.",
+        metavar="body|total|headless",
+        show_default=True,
+    ),
+]
+Csv = Annotated[
+    Path | None,
+    _table(
+        "Fit this table instead of a study: CSV, TSV, Markdown, JSON, Parquet or .xlsx. - is"
+        " standard input.",
+        "--csv",
+        metavar="FILE",
+    ),
+]
+Sizes = Annotated[
+    str, _table('The column of parameters, or arithmetic on columns: "layers * width^2 * 12".')
+]
+Tokens = Annotated[str, _table('The column of training tokens, likewise: "step * batch".')]
+Flops = Annotated[str, _table("The column of training FLOPs, likewise.")]
+Loss = Annotated[
+    str, _table('The column of losses, likewise: "1 - acc"; log(COLUMN) of a perplexity.')
+]
+Where = Annotated[
+    list[str],
+    _table(
+        "Keep only rows with this value; also <, >, <=, >= and !=. May be repeated.",
+        metavar="COLUMN=VALUE",
+    ),
+]
+Lowest = Annotated[
+    bool, _table("Keep only the best run of each point, as of a sweep.", "--lowest", metavar=None)
+]
+Json = Annotated[bool, option("Print the whole result as JSON: a list of findings.", "--json")]
+Plot = Annotated[
+    Path | None, option("Draw the report's figures into this folder.", "--plot", metavar="FOLDER")
+]
+
+
 def fit(
-    study: Annotated[
-        str | None,
-        typer.Argument(metavar="[STUDY]", help="A study in the database.", show_default=False),
-    ] = None,
-    group: Annotated[
-        list[str], option("The factor, or columns, whose levels get a curve each.", metavar="NAME")
-    ] = [],  # noqa: B006
-    form: Annotated[
-        str,
-        option("L(N), L(D), L(C) or L(N, D); by default chosen from the runs.", metavar="n|d|c|nd"),
-    ] = "",
-    hold_out: Annotated[
-        str,
-        option(
-            'Runs to hold out as a check: "largest size", "largest tokens" or "largest budget".',
-            metavar="WHAT",
-        ),
-    ] = "",
-    predict: Annotated[
-        list[str],
-        option(
-            "Predict the loss here, with its interval. May be repeated.", metavar="N=3e9,D=6e10"
-        ),
-    ] = [],  # noqa: B006
-    count: Annotated[
-        str,
-        option(
-            "What counts as N and C in a study: `headless` leaves the head out.",
-            metavar="body|total|headless",
-            show_default=True,
-        ),
-    ] = "body",
-    csv: Annotated[
-        Path | None,
-        _table(
-            "Fit this table instead of a study: CSV, TSV, Markdown, JSON, Parquet or .xlsx.",
-            "--csv",
-            metavar="FILE",
-        ),
-    ] = None,
-    n: Annotated[
-        str, _table('The column of parameters, or arithmetic on columns: "layers * width^2 * 12".')
-    ] = "",
-    d: Annotated[str, _table('The column of training tokens, likewise: "step * batch".')] = "",
-    flops: Annotated[str, _table("The column of training FLOPs, likewise.")] = "",
-    loss: Annotated[
-        str, _table('The column of losses, likewise: "1 - acc"; log(COLUMN) of a perplexity.')
-    ] = "",
-    where: Annotated[
-        list[str],
-        _table(
-            "Keep only rows with this value; also <, >, <=, >= and !=. May be repeated.",
-            metavar="COLUMN=VALUE",
-        ),
-    ] = [],  # noqa: B006
-    lowest: Annotated[
-        bool,
-        _table("Keep only the best run of each point, as of a sweep.", "--lowest", metavar=None),
-    ] = False,
-    baseline: Annotated[
-        str,
-        _table(
-            "The level of --group that the others are compared with; by default the first.",
-            metavar="LEVEL",
-        ),
-    ] = "",
-    json: Annotated[
-        bool, option("Print the whole result as JSON: a list of findings.", "--json")
-    ] = False,
-    plot: Annotated[
-        Path | None,
-        option("Draw the report's figures into this folder.", "--plot", metavar="FOLDER"),
-    ] = None,
+    study: Study = None,
+    group: Groups = [],  # noqa: B006
+    baseline: Baseline = "",
+    form: Form = "",
+    hold_out: HoldOut = "",
+    predict: Predict = [],  # noqa: B006
+    count: Count = "body",
+    csv: Csv = None,
+    n: Sizes = "",
+    d: Tokens = "",
+    flops: Flops = "",
+    loss: Loss = "",
+    where: Where = [],  # noqa: B006
+    lowest: Lowest = False,
+    json: Json = False,
+    plot: Plot = None,
     db: Db = None,
 ) -> None:
     """Fit scaling curves with intervals and a held-out check; compare a factor's levels."""
@@ -103,53 +117,24 @@ def fit(
 
     if (study is None) is (csv is None):
         raise AblateError("give a study, or a table with --csv FILE")
-    if csv is None:
-        only = {
-            "n": n,
-            "d": d,
-            "flops": flops,
-            "loss": loss,
-            "where": where,
-            "lowest": lowest,
-            "baseline": baseline,
-        }
-        if table_only := [name for name, value in only.items() if value]:
-            raise AblateError(f"--{table_only[0]} is for tables only; add --csv FILE")
-        losses, hold_out, planned = _of_study(str(study), group, hold_out, count, db)
-        predict = predict or planned
+    table: dict[str, Any] = {
+        "n": n,
+        "d": d,
+        "flops": flops,
+        "loss": loss,
+        "where": where,
+        "lowest": lowest,
+    }
+    if csv is not None:
+        losses = _of_table(csv, group=group, baseline=baseline, **table)
+    elif for_tables := [name for name, value in table.items() if value]:
+        raise AblateError(f"--{for_tables[0]} is for tables only; add --csv FILE")
     else:
-        from ablate.scaling.read import read
-
-        if not loss:
-            raise AblateError("--csv needs --loss COLUMN, and one or more of --n, --d and --flops")
-        losses = read(
-            csv,
-            loss=loss,
-            n=n,
-            d=d,
-            flops=flops,
-            group=group,
-            where=where,
-            lowest=lowest,
-            baseline=baseline,
-        )
-    # printed first, as they may explain why nothing can be fitted
-    read_first = (losses.measured(), *losses.notes)
-    if not json:
-        show_all(read_first)
-    try:
-        with working("Fitting …") as progress:
-            table_fit = losses.fit(
-                form=form,
-                hold_out=hold_out,
-                predict=[point(at) for at in predict],
-                progress=progress,
-            )
-    except AblateError:
-        if json:
-            for line in read_first:
-                echo(line, error=True)
-        raise
+        losses, settings = _of_study(str(study), group, baseline, count, db)
+        hold_out = hold_out or str(settings.get("hold_out", ""))
+        predict = predict or list(settings.get("predict", []))
+    options = {"form": form, "hold_out": hold_out, "predict": [point(at) for at in predict]}
+    table_fit = _fitted(losses, json, **options)
     if json:
         echo(_json(losses, table_fit))
     else:
@@ -158,6 +143,31 @@ def fit(
         _plot(losses, table_fit, loss or "loss", plot)
         if not json:
             show_all([f"Figures: {plot}"])
+
+
+def _of_table(csv: Path, *, loss: str, **options: Any) -> Losses:
+    from ablate.errors import AblateError
+    from ablate.scaling.read import read
+
+    if not loss:
+        raise AblateError("--csv needs --loss COLUMN, and one or more of --n, --d and --flops")
+    return read(Path("/dev/stdin") if str(csv) == STANDARD else csv, loss=loss, **options)
+
+
+def _fitted(losses: Losses, json: bool, **options: Any) -> TableFit:
+    """Fit the losses, and print what was read, as that may explain why nothing can be fitted."""
+    from ablate.errors import AblateError
+
+    read_first = (losses.measured(), *losses.notes)
+    if not json:
+        show_all(read_first)
+    try:
+        with working("Fitting …") as progress:
+            return losses.fit(progress=progress, **options)
+    except AblateError:
+        if json:
+            echo(*read_first, error=True)
+        raise
 
 
 def _json(losses: Losses, table_fit: TableFit) -> str:
@@ -172,12 +182,13 @@ def _json(losses: Losses, table_fit: TableFit) -> str:
 
 
 def _of_study(
-    name: str, group: list[str], hold_out: str, count: str, db: str | None
-) -> tuple[Losses, str, list[str]]:
-    """Return the study's losses, what to hold out and where to predict, as in its [fit]."""
+    name: str, group: list[str], baseline: str, count: str, db: str | None
+) -> tuple[Losses, Mapping[str, Any]]:
+    """Return the study's losses, and its [fit]."""
     from ablate import results, store
     from ablate.errors import AblateError
     from ablate.scaling.study import of_study
+    from ablate.study import resource_fields
 
     if len(group) > 1:
         raise AblateError(f"--group takes one factor of a study; got {', '.join(group)}")
@@ -191,11 +202,15 @@ def _of_study(
             )
         settings = row.settings.get("fit", {})
         chosen = group[0] if group else str(settings.get("group", ""))
-        return (
-            of_study(runs, levels, group=chosen, count=count),
-            hold_out or str(settings.get("hold_out", "")),
-            list(settings.get("predict", [])),
+        losses = of_study(
+            runs,
+            levels,
+            group=chosen,
+            baseline=baseline,
+            count=count,
+            own=resource_fields(settings),
         )
+        return losses, settings
 
 
 def _plot(losses: Losses, table_fit: TableFit, label: str, folder: Path) -> None:

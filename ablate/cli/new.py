@@ -79,6 +79,26 @@ def new(
             metavar="NAME=LEVEL,NAME=LEVEL",
         ),
     ] = [],  # noqa: B006
+    command: Annotated[
+        str | None,
+        option(
+            "A training script of your own, such as 'python train.py'. Options for the factors and"
+            " the seed are added, where it has no {placeholder} for them.",
+            metavar="TEXT",
+        ),
+    ] = None,
+    keys: Annotated[
+        list[str],
+        option(
+            "A key of [command], such as metrics=log.csv or gpus=0. May be repeated.",
+            "--set",
+            metavar="KEY=VALUE",
+        ),
+    ] = [],  # noqa: B006
+    goal: Annotated[
+        str | None,
+        option("Which direction of a script's metric is better.", metavar="lower|higher"),
+    ] = None,
     question: Annotated[
         str | None, option("The question that the report answers.", metavar="TEXT")
     ] = None,
@@ -111,7 +131,7 @@ def new(
         raise AblateError(
             f"{path} already exists; --force overwrites it, --out FILE writes elsewhere"
         )
-    raw = _start(origin)
+    raw = _start(origin) if command is None or origin else _script()
     raw["name"] = name
     raw |= {
         key: value
@@ -124,8 +144,10 @@ def new(
         _tune(raw, tune)
     if exclude:
         raw["exclude"] = [*raw.get("exclude", []), *(_pairs("--exclude", one) for one in exclude)]
-    varied, started = _vary(raw, factor), _begin(raw, base)
-    _place(raw, varied | started, path.parent)
+    own = command is not None or "command" in raw
+    varied, started = _vary(raw, factor, own), _begin(raw, base, own)
+    if not own:
+        _place(raw, varied | started, path.parent)
     if both := sorted(varied & started):
         raise AblateError(f"{both[0]} is given both by --factor and by --base; keep one of them")
     if not raw["factors"]:
@@ -137,6 +159,12 @@ def new(
         raise unknown("factor", strange, raw["factors"], f"--within {strange}")
     if within:
         raw["within"] = list(within)
+    if command is not None or keys:
+        _command(raw, command, keys, path.parent)
+    if own:
+        raw["goal"] = goal or raw.get("goal") or _goal(str(raw["metric"]))
+    elif goal is not None:
+        raw["goal"] = goal
     raw.setdefault("question", _question(raw))
     text = write(raw)
     with _by_option(path, text):
@@ -165,6 +193,45 @@ def _start(origin: str | None) -> dict[str, Any]:
     return tomllib.loads(find(origin).read_text(encoding="utf-8-sig"))
 
 
+def _script() -> dict[str, Any]:
+    """Return the tables of a study of a script, without factors."""
+    return {
+        "metric": "loss",
+        "goal": "",
+        "design": "grid",
+        "seeds": 5,
+        "command": {},
+        "factors": {},
+    }
+
+
+def _goal(metric: str) -> str:
+    """Return a first guess of the goal of a metric, which the file then states."""
+    higher = ("acc", "score", "auc", "f1", "bleu", "reward", "return", "precision", "recall", "r2")
+    return "higher" if any(word in metric.lower() for word in higher) else "lower"
+
+
+def _command(raw: dict[str, Any], command: str | None, keys: Sequence[str], folder: Path) -> None:
+    """Set [command]; options for the fields and the seed are added where it lacks them."""
+    from ablate.study.template import placeholders, words
+    from ablate.study.write import value
+
+    table = raw.setdefault("command", {})
+    if command is not None:
+        used = placeholders(words(command))
+        fields = [*raw.get("base", {}), *raw["factors"]]
+        if tune := raw.get("tune"):
+            fields += [key for key in tune if key not in ("points", "seeds", "per")]
+        missing = [] if "fields" in used else [f for f in (*fields, "seed") if f not in used]
+        missing = [name for name in missing if name != "revision"]
+        table["run"] = " ".join([command, *(f"--{name}={{{name}}}" for name in missing)])
+        if folder.resolve() != Path.cwd():
+            table["folder"] = os.path.relpath(Path.cwd(), folder.resolve())
+    for text in keys:
+        key, rest = _split("--set", text)
+        table[key] = value(rest)
+
+
 @contextmanager
 def _by_option(path: Path, text: str) -> Iterator[None]:
     """Name options and keys instead of lines in errors about `text`, which is not yet in `path`."""
@@ -189,7 +256,7 @@ def _by_option(path: Path, text: str) -> Iterator[None]:
         ) from None
 
 
-def _vary(raw: dict[str, Any], texts: Sequence[str]) -> set[str]:
+def _vary(raw: dict[str, Any], texts: Sequence[str], own: bool) -> set[str]:
     """Set factors ("topology=1,2,5"), remove them from [base], and return their names."""
     from ablate.study.write import value
 
@@ -198,12 +265,13 @@ def _vary(raw: dict[str, Any], texts: Sequence[str]) -> set[str]:
         name, levels = _split("--factor", text)
         raw["factors"][name] = [value(level.strip()) for level in COMMA.split(levels)]
         raw.get("base", {}).pop(name, None)
-        _one_budget(raw, name)
+        if not own:
+            _one_budget(raw, name)
         names.add(name)
     return names
 
 
-def _begin(raw: dict[str, Any], texts: Sequence[str]) -> set[str]:
+def _begin(raw: dict[str, Any], texts: Sequence[str], own: bool) -> set[str]:
     """Set values of [base] ("d_model=256"), remove them as factors, and return their names."""
     from ablate.study.write import value
 
@@ -212,7 +280,8 @@ def _begin(raw: dict[str, Any], texts: Sequence[str]) -> set[str]:
         name, rest = _split("--base", text)
         raw.setdefault("base", {})[name] = value(rest)
         raw["factors"].pop(name, None)
-        _one_budget(raw, name)
+        if not own:
+            _one_budget(raw, name)
         names.add(name)
     return names
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +11,7 @@ from ablate.cli import complete
 from ablate.cli.database import existing_noise
 from ablate.cli.flags import option
 from ablate.cli.render import Db, console, next_command, table
+from ablate.errors import AblateError
 from ablate.launch.devices import KINDS
 from ablate.units import count, duration, known, memory
 
@@ -77,14 +78,19 @@ def plan(
     db: Db = None,
 ) -> None:
     """Show what a study would train, what it would cost, and the smallest detectable effect."""
-    from ablate.errors import AblateError
     from ablate.plan.forecast import at_speed
     from ablate.plan.price import price
 
     if device and flops:
         raise AblateError("give one of --device, which times the models, and --flops")
+    opened = open_study(study, size)
+    if opened.study.command and (device or flops):
+        raise AblateError(
+            "--device and --flops time transformers; the time of a script is known once some of"
+            " its runs have ended"
+        )
     speed = _speed(flops) if flops else None
-    planned, done = _with_decisions(open_study(study, size), db)
+    planned, done = _with_decisions(opened, db)
     forecast, slots = None, list["Device"]()
     if device:
         slots = _slots(planned, device)
@@ -94,14 +100,17 @@ def plan(
     how = _how(forecast, speed)
     out = console()
     out.print(f"{planned.study.name}: {planned.study.question}\n", style="bold", markup=False)
-    out.print(_cells(planned, forecast))
+    learnt = _learnt(planned, db)
+    out.print(_cells(planned, forecast, learnt))
     cost = price(planned)
     for line in (
+        *planned.about,
         *_texts(planned),
         *_comparisons(planned),
         *_labels(planned),
         *_stages(planned, done),
         *_costs(planned, cost, forecast, how),
+        *_time(planned, done, learnt),
         *fit(planned, slots),
         *_slow(planned, forecast),
         *_resolution(planned, cost, db),
@@ -161,7 +170,6 @@ def _how(forecast: Forecast | None, speed: float | None) -> str:
 
 
 def _speed(text: str) -> float:
-    from ablate.errors import AblateError
     from ablate.study.values import number
 
     speed = float(number("--flops", text))
@@ -187,35 +195,88 @@ def _measure(plan: Plan, slots: Sequence[Device]) -> Forecast:
         return forecast.measure(plan, slots, lambda done: status.update(f"{doing}: {done} done"))
 
 
-def _cells(plan: Plan, forecast: Forecast | None) -> Table:
-    headings = ["cell", "parameters", "body", "tokens", "steps", "epochs", "FLOPs", "memory"]
-    rows = []
-    for cell in plan.cells:
-        row = [
-            cell.label,
-            known(cell.cost.params, "{:,}".format),
-            known(cell.cost.params_body, "{:,}".format),
-            count(cell.config.tokens),
+def _learnt(plan: Plan, db: str | None) -> dict[str, float]:
+    """Cell → seconds of a run, from complete runs of a script; {} for other kinds."""
+    from ablate.cli.database import existing
+
+    if not plan.study.command or (database := existing(db)) is None:
+        return {}
+    from ablate.store.status import seconds_by_cell
+
+    with database:
+        return seconds_by_cell(database, plan.study.name)
+
+
+def _time(plan: Plan, done: frozenset[str], learnt: dict[str, float]) -> Iterator[str]:
+    """How long the runs take that are still to come; a cell without a run takes the mean time."""
+    from statistics import fmean
+
+    from ablate.launch import packs
+
+    runs = {one.run.key: one.cell for one in (*plan.runs, *plan.later)}
+    left = [cell for key, cell in runs.items() if key not in done]
+    if not plan.study.command:
+        return
+    if not learnt:
+        yield "How long a run takes is known once one has ended"
+        return
+    seconds = sum(learnt.get(cell, fmean(learnt.values())) for cell in left)
+    try:
+        n = len(packs.worker_slots(plan, packs.find_devices(plan, "auto")))
+    except AblateError:  # the GPUs are on another host
+        n = 1
+    each = f", {n} at a time on this host" if n > 1 else ""
+    yield (
+        f"Left: {len(left)} runs, about {duration(seconds / n)}{each}, by the runs that have ended"
+        if left
+        else "Left: no run"
+    )
+
+
+def _cells(
+    plan: Plan, forecast: Forecast | None, learnt: Mapping[str, float] | None = None
+) -> Table:
+    """A row a cell; what is unknown of every cell has no column.
+
+    Args:
+        plan: The plan.
+        forecast: The speed of its cells, if it is known.
+        learnt: Cell → seconds of a run, from runs that have ended.
+    """
+    costs = [cell.cost for cell in plan.cells]
+    written: dict[str, list[str | None]] = {
+        "parameters": [_number(cost.params, "{:,}".format) for cost in costs],
+        "body": [_number(cost.params_body, "{:,}".format) for cost in costs],
+        "tokens": [_number(cost.tokens, count) for cost in costs],
+        "steps": [_number(cost.steps, "{:,}".format) for cost in costs],
+        "epochs": [_number(cell.epochs, "{:.2g}".format) for cell in plan.cells],
+        "FLOPs": [_number(cost.flops, "{:.2e}".format) for cost in costs],
+        "memory": [_number(cost.bytes, memory) for cost in costs],
+    }
+    columns = {"cell": [cell.label for cell in plan.cells]} | {
+        heading: ["unknown" if one is None else one for one in column]
+        for heading, column in written.items()
+        if set(column) != {None}
+    }
+    if forecast:
+        columns["tokens/s"] = [count(forecast.tokens_per_second[cell.label]) for cell in plan.cells]
+        columns["time a run"] = [
+            duration(forecast.seconds(cell, plan.study.evaluation)) for cell in plan.cells
         ]
-        row += [
-            f"{cell.config.steps:,}",
-            f"{cell.epochs:.2g}",
-            known(cell.cost.flops, "{:.2e}".format),
+    if learnt:
+        columns["time a run"] = [
+            duration(learnt[cell.label]) if cell.label in learnt else "" for cell in plan.cells
         ]
-        row += [known(cell.cost.bytes, memory)]
-        if forecast:
-            row += [
-                count(forecast.tokens_per_second[cell.label]),
-                duration(forecast.seconds(cell, plan.study.evaluation)),
-            ]
-        rows.append(row)
-    headings += ["tokens/s", "time a run"] if forecast else []
     return table(
-        headings,
-        rows,
-        right=headings[1:],
+        list(columns),
+        zip(*columns.values(), strict=True),
+        right=list(columns)[1:],
         spare=("epochs", "body", "steps", "memory", "tokens/s", "FLOPs"),
     )
+
+
+def _number(value: float | None, write: Callable[[float], str]) -> str | None:
+    return None if value is None else write(value)
 
 
 def _comparisons(plan: Plan) -> Iterator[str]:
@@ -224,7 +285,6 @@ def _comparisons(plan: Plan) -> Iterator[str]:
 
     baselines = list(dict.fromkeys(contrast.baseline for contrast in plan.contrasts))
     families = {contrast.family for contrast in plan.contrasts}
-    configs = {cell.label: cell.config for cell in plan.cells}
     where = (
         f"{len(baselines)} strata by {', '.join(plan.study.within)}; baselines"
         if plan.study.within
@@ -236,6 +296,7 @@ def _comparisons(plan: Plan) -> Iterator[str]:
     compared = f"{len(plan.contrasts)} contrast{'' if len(plan.contrasts) == 1 else 's'}"
     yield f"{compared} in {grouped} on {plan.study.metric} ({better} is better), paired by seed"
     if match := plan.study.match:
+        configs = {cell.label: cell.config for cell in plan.cells}
         worst = max(
             abs(mismatch(configs[c.cell], configs[c.baseline], match.quantity))
             for c in plan.contrasts
@@ -259,15 +320,22 @@ def too_long(plan: Plan) -> Iterator[str]:
 
 
 def _texts(plan: Plan) -> Iterator[str]:
-    """Yield lines on the parts of each corpus, and what speaks against them."""
-    from ablate.text import describe
+    """Yield lines on the parts of each corpus, its tokens, and what speaks against them."""
+    from ablate import text
+    from ablate.text import describe, frequencies
 
     asked = "tokens" in plan.study.evaluation.model_fields_set  # then a note says it
     scored = 0 if asked else plan.study.evaluation.tokens
-    for text in {text.corpus.location: text for text in plan.texts}.values():
-        found = describe.describe(text.corpus)
-        yield from describe.lines(text.corpus, found)
-        for warning in describe.warnings(text.corpus, found, text.held_out_tokens, scored):
+    for location in dict.fromkeys(one.corpus.location for one in plan.texts):
+        first, *_ = of_corpus = [one for one in plan.texts if one.corpus.location == location]
+        found = describe.describe(first.corpus)
+        yield from describe.lines(first.corpus, found)
+        for one in of_corpus:
+            if text.counted(one.corpus, one.tokenizer):
+                yield frequencies.line(one.tokenizer, text.of(one.corpus, one.tokenizer))
+            else:
+                yield f"Tokens: {one.tokenizer.name}; `ablate data` trains it and counts them"
+        for warning in describe.warnings(first.corpus, found, first.held_out_tokens, scored):
             yield f"Warning: {warning}"
 
 
@@ -300,15 +368,16 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
             f"{len(plan.groups)} groups of cells" if len(plan.groups) > 1 else "all cells together"
         )
         each = f" with {tune.seeds} seeds each" if tune.seeds > 1 else ""
+        rates = "rates" if tune.field == "lr" else "values"
         yield (
-            f"Learning rates will be tuned for {number}, each on its first cell, on seeds of its"
-            f" own: first {tune.points} rates from {tune.low:g} to {tune.high:g}{each}, then two"
-            " around the best, and two more beside a cliff"
+            f"{tune.what[0].upper()}{tune.what[1:]}s will be tuned for {number}, each on its first"
+            f" cell, on seeds of its own: first {tune.points} {rates} from {tune.low:g} to"
+            f" {tune.high:g}{each}, then two around the best, and two more beside a cliff"
         )
-        configs = {cell.label: cell.config for cell in plan.cells}
+        fields = {cell.label: cell.run.fields for cell in plan.cells}
         for group in plan.groups:
             if group not in plan.undecided:
-                yield f"  {group.label}: {configs[group.representative].lr:g}"
+                yield f"  {group.label}: {fields[group.representative][tune.field]:g}"
     if two_stage:
         yield (
             f"Seeds: a pilot of {len(plan.study.seeds)}; then each stratum gets as many as its 95%"
@@ -337,6 +406,9 @@ def _costs(plan: Plan, price: Price, forecast: Forecast | None, how: str) -> Ite
     )
     tuning = f" and {price.tuning} tuning runs" if price.tuning else ""
     same = f" ({price.runs} to train: {shared} are duplicates)" if shared else ""
+    if price.unknown == price.runs:
+        yield f"In all: {each}{compared} runs{tuning}{same}"
+        return
     flops = known(price.flops, "{:.2e}".format)
     size = f"{known(price.tokens, count)} tokens, {flops} FLOPs"
     left_out = f" (without {price.unknown} runs of unknown cost)" if price.unknown else ""
@@ -374,12 +446,13 @@ def fit(plan: Plan, slots: Sequence[Device]) -> Iterator[str]:
             how = (
                 f"in micro-batches of {size.micro_batch} of {config.batch_size} sequences"
                 f"{', with blocks computed again in the backward pass' if size.recompute else ''}"
-                f" (a whole batch needs {memory(whole)})"
+                f" (a whole batch needs {known(whole, memory)})"
             )
         elif size.runs > 1:
             needed = sizes.memory_bytes(config, min(size.runs, len(plan.study.seeds)))
-        room = "" if needed <= MEMORY_SHARE * device.memory else ", which may not fit"
-        alike.setdefault((how or "one run at a time", memory(needed) + room), []).append(cell.label)
+        room = ", which may not fit" if (needed or 0) > MEMORY_SHARE * device.memory else ""
+        needs = f"{known(needed, memory)}{room}"
+        alike.setdefault((how or "one run at a time", needs), []).append(cell.label)
     for (how, needs), cells in alike.items():
         who = listed(cells, most=3) if len(alike) > 1 else "each cell"
         yield (
@@ -419,10 +492,11 @@ def _resolution(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
         stats.resolvable(pairs, alpha=0.05 / max(1, price.largest_family)),
     )
     noise = existing_noise(plan, db)
-    unit = metrics.parse(plan.study.metric)[0].unit
+    unit = "" if plan.study.command else metrics.unit(plan.study.metric)
 
     def amount(effect: float, counted: str = "") -> str:
-        return f"{effect:.2g}{counted}" + (f" ({effect * noise.sd:.2g} {unit})" if noise else "")
+        size = f"{effect * noise.sd:.2g} {unit}".strip() if noise else ""
+        return f"{effect:.2g}{counted}" + (f" ({size})" if size else "")
 
     yield (
         (

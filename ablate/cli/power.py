@@ -60,10 +60,11 @@ def power(
             f" tokenizer, and with tokens and parameters within a factor of {NEAR}"
         )
     effects = sorted(effect) or [float(f"{share * noise.sd:.1g}") for share in SHARES]
-    unit = metrics.parse(metric)[0].unit
+    own = any(setting.command for setting in settings)
+    unit = f" ({metrics.unit(metric)})" if metrics.unit(metric) and not own else ""
     out = console()
     out.print(
-        f"{name}: seeds needed to detect an effect on {metric} ({unit}) with {chance:.0%} power. "
+        f"{name}: seeds needed to detect an effect on {metric}{unit} with {chance:.0%} power. "
         f"Noise: sd {noise.sd:.2g} of a paired difference, from {noise.source}.",
         markup=False,
         soft_wrap=True,

@@ -17,7 +17,7 @@ from ablate.cli.output import Dispensable
 from ablate.cli.planning import Size, StudyName, open_study, too_long
 from ablate.cli.render import Db, console, next_command, table
 from ablate.launch.devices import KINDS
-from ablate.units import count, duration
+from ablate.units import count, duration, listed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -59,21 +59,20 @@ def run(
     again to resume.
     """
     from ablate import store
-    from ablate.launch import devices
+    from ablate.launch import packs
     from ablate.launch.local import LocalExecutor
-    from ablate.launch.packs import worker_slots
     from ablate.store.register import would_drop
     from ablate.store.status import UNFINISHED
     from ablate.study_run import run_study
 
     plan = open_study(study, size)
     # Refuses a device that does not exist before a database is made.
-    found = devices.find(device, gpus(gpu_numbers))
+    found = packs.find_devices(plan, device, gpus(gpu_numbers))
     out = console(cast(IO[str], Dispensable(sys.stdout)))
     with store.open(db, create=True) as database:
         for note in (*database.notes, *too_long(plan)):
             out.print(note, markup=False)
-        executor = LocalExecutor(worker_slots(plan, found))
+        executor = LocalExecutor(packs.worker_slots(plan, found))
         threading.Thread(target=_preload, args=(executor, plan), daemon=True).start()
         if replace and (lost := would_drop(database, plan)):
             out.print(f"{plan.study.name}: no longer part of it: {lost}", markup=False)
@@ -150,7 +149,7 @@ def _status(database: Database, study: str | None) -> RenderableType:
 
     from ablate.cli.stored import name_of, notes
     from ablate.errors import unknown
-    from ablate.store.status import counts_by_cell, studies
+    from ablate.store.status import counts_by_cell, same_seeds, studies
 
     file = study or ""
     study = study and name_of(study, database)
@@ -166,6 +165,14 @@ def _status(database: Database, study: str | None) -> RenderableType:
         parts.append(_working(working))
     parts += [Text(f"{one.name}: {sentence}") for one in found for sentence in one.waiting]
     parts += [Text(note) for one in found for note in notes(one.name, database, file)]
+    parts += [
+        Text(
+            f"Warning: {one.name}: seeds {listed(same.seeds)} of {same.cell} have identical curves:"
+            " the script may ignore its seed"
+        )
+        for one in found
+        for same in same_seeds(database, one.name)
+    ]
     return Group(*parts)
 
 
@@ -191,17 +198,20 @@ def _counts(heading: str, lines: dict[str, dict[str, int]], left: Sequence[str] 
 
 def _working(runs: Sequence[Working]) -> Table:
     headings = ["running", "cell", "seed", "device", "step", "loss", "tokens/s", "left"]
+    silent = any(run.silence is not None for run in runs)
     rows = [
         [
             str(run.run),
             run.cell,
             str(run.seed),
             "dead: its launcher and worker no longer run" if run.dead else run.device or "starting",
-            f"{run.step:,}/{run.steps:,}",
+            f"{run.step:,}" + (f"/{run.steps:,}" if run.steps else ""),
             "" if run.loss is None else f"{run.loss:.4f}",
             "" if run.tokens_per_second is None else count(run.tokens_per_second),
             "" if run.seconds_left is None else duration(run.seconds_left),
+            *(["" if run.silence is None else duration(run.silence)] if silent else []),
         ]
         for run in runs
     ]
+    headings += ["silent for"] if silent else []
     return table(headings, rows, right=["running", "seed", "step", "loss", "tokens/s", "left"])

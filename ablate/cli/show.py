@@ -5,25 +5,55 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from ablate.cli.output import echo
 from ablate.cli.render import Db, RunName, show_all, table
 from ablate.formats import number, printable, shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from ablate.store import Database
     from ablate.store.details import RunDetails
 
 
-def show(run: RunName, db: Db = None) -> None:
+def show(
+    run: RunName,
+    log: Annotated[
+        bool, typer.Option("--log", help="Print what the script of its last attempt printed.")
+    ] = False,
+    db: Db = None,
+) -> None:
     """Show one run: its configuration, attempts and final metrics."""
     from ablate import store
+    from ablate.errors import AblateError
     from ablate.store import details
 
     with store.open(db) as database:
         (run_details,) = details.find(database, run)
-        show_all(_parts(run_details))
+        if not log:
+            show_all([*_parts(run_details), *_files(run_details, database)])
+            return
+        paths = [database.log(attempt["journal"]) for attempt in reversed(run_details.attempts)]
+        path = next((path for path in paths if path and path.is_file()), None)
+        if path is None:
+            raise AblateError(f"run {run} has no log: only scripts of [command] have one")
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                echo(line.rstrip("\n"))
+
+
+def _files(run: RunDetails, database: Database) -> Iterator[str]:
+    """Yield where the run's own files are, if it has any."""
+    folder = database.outputs / run.row["key"][:12]
+    if folder.is_dir():
+        yield f"Files of the run: {folder}"
+    logs = [database.log(attempt["journal"]) for attempt in run.attempts]
+    if any(path and path.is_file() for path in logs):
+        yield f"What it printed: ablate show {run.id} --log"
 
 
 def digits(value: float) -> str:
@@ -49,6 +79,9 @@ def _parts(run: RunDetails) -> Iterator[RenderableType]:
     yield _fields(run)
     if run.attempts:
         yield _attempts(run.attempts)
+    for attempt in run.attempts:
+        if attempt["note"]:
+            yield f"Attempt {attempt['n']}: {printable(attempt['note'])}"
     if run.finals:
         rows = [(shown(name), f"{at:g}", digits(value)) for (name, at), value in run.finals.items()]
         yield table(["final", "at", "value"], rows, right=["at", "value"])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ablate.store import Database
+    from ablate.store.code import Made
 
 FEW = 6  # changes of a study file that are listed
 
@@ -23,7 +26,7 @@ def name_of(argument: str, database: Database) -> str:
 
     if argument in studies(database) or not argument.endswith(".toml"):
         return argument
-    return study.load(argument).name
+    return study.name(study.find(argument))
 
 
 def notes(name: str, database: Database, file: str = "") -> Iterator[str]:
@@ -35,7 +38,9 @@ def notes(name: str, database: Database, file: str = "") -> Iterator[str]:
         file: Its file; by default the one of that name in studies/.
     """
     from ablate import results, study
+    from ablate.code import short
     from ablate.errors import AblateError
+    from ablate.store.code import made
     from ablate.store.status import left
     from ablate.study import examples
     from ablate.study.revision import changes
@@ -43,15 +48,23 @@ def notes(name: str, database: Database, file: str = "") -> Iterator[str]:
 
     with contextlib.suppress(AblateError):
         path = study.find(file or name.removesuffix("-tiny"))
+        yield from _edited(made(database, name), path.parent)
         stored = results.study(name, database)
         # an example has the study's name only: the file may have been in another folder
         alike = bool(file) or path not in examples.studies()
         changed = alike and changes(stored.toml, path.read_text(encoding="utf-8"))
-        if changed and name in ((its := study.load(str(path)).name), f"{its}-tiny"):
+        if changed and name in ((its := study.name(path)), f"{its}-tiny"):
             more = len(changed) - FEW
             yield (
                 f"{path} was edited after its runs were planned (revision {stored.revision}):"
                 f" {'; '.join(changed[:FEW])}{f'; {more} more' if more > 0 else ''}."
+            )
+    for one in made(database, name):
+        if one.left:
+            which = f"{'' if one.active else 'an earlier '}{one.code.name}"
+            yield (
+                f"{one.left:,} run{'' if one.left == 1 else 's'} by {which}"
+                f" ({short(one.code.version)}) left the study {name}."
             )
     if gone := left(database, name):
         runs = sum(gone.values())
@@ -59,3 +72,20 @@ def notes(name: str, database: Database, file: str = "") -> Iterator[str]:
             f"{runs:,} run{'' if runs == 1 else 's'} of earlier revisions left the study"
             f" {name}: {listed(gone)}."
         )
+
+
+def _edited(sources: Sequence[Made], folder: Path) -> Iterator[str]:
+    """Yield which rows an older version of the code made than the one that is there now."""
+    from ablate.code import short
+    from ablate.outside import version
+    from ablate.units import listed
+
+    for one in sources:
+        now = version(one.code.name, folder)
+        if one.active and one.cells and now not in (None, one.code.version):
+            runs = sum(one.cells.values())
+            yield (
+                f"{one.code.name} is another version now ({short(now)}) than that which made"
+                f" {runs:,} run{'' if runs == 1 else 's'} of {listed(one.cells)}"
+                f" ({short(one.code.version)}); `ablate run` trains them anew."
+            )

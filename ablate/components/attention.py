@@ -43,6 +43,61 @@ class Full(Attention):
             )
 
 
+class Mixer(Component):
+    """Base of the levels of `mixer`: what gives a token information of other tokens.
+
+    `width`: d_model, of what it reads and returns.
+
+    Attributes:
+        attends: Whether it is attention, to which the factors of attention and all position
+            encodings apply.
+    """
+
+    factors = ("mixer",)
+    adapter = "ablate.model.plain:Same"
+    attends: ClassVar[bool] = False
+    defaults: ClassVar = {"position": "none"}
+
+    def check(self, config: Config) -> None:
+        position = config.part("position")
+        if not self.attends and (position.rotates or position.biases):
+            raise AblateError(
+                f"mixer = {self.name!r} has no scores for position = {config.position!r} to act on;"
+                " use position = 'none', 'learned' or 'sinusoidal'"
+            )
+        if not self.attends and config.part("document_mask").within:
+            raise AblateError(
+                f"mixer = {self.name!r} does not know where documents are; use document_mask ="
+                " 'none'"
+            )
+
+    def longest_context(self, config: Config) -> int | None:
+        return config.n_ctx if self.plain is not None and not self.any_length else None
+
+
+@level("mixer", "attention", source=VASWANI)
+class MultiHead(Mixer):
+    """Attention of several heads, as the factors of this group say."""
+
+    module = "ablate.model.attention:Attention"
+    attends = True
+    defaults: ClassVar = {}
+
+    def sizes(self, config: Config, width: int) -> Counts | None:
+        queries, keys = config.n_head * config.d_head, config.n_kv_head * config.d_head
+        part, counted = config.part, []
+        for one in (queries, keys, keys):
+            counted.append(part("qkv").sizes(config, one))
+        norm = part("qk_norm").sizes(config, config.d_head)
+        counted += [norm and norm.shared(config.n_head), norm and norm.shared(config.n_kv_head)]
+        if part("qkv").one_tensor and (part("position").rotates or not part("qk_norm").identity):
+            # their original values, kept together with the new ones
+            counted.append(Counts(products=queries + keys))
+        counted.append(part("score").sizes(config, config.d_head))
+        counted.append(part("head_combine").sizes(config, width))
+        return None if None in counted else sum(counted, Counts())
+
+
 class DocumentMask(Component):
     """Base of the levels of `document_mask`.
 
@@ -194,6 +249,7 @@ class Score(Component):
     """
 
     factors = ("score",)
+    adapter = "ablate.model.plain:Score"
     product: ClassVar[bool] = False
 
     def numbers(self, config: Config) -> int:

@@ -141,6 +141,7 @@ class Component:
         meaning: What it does, in one line.
         source: Paper, equation or code base.
         aliases: Other values of a study file that mean this level.
+        origin: Label of the code that it comes from, where that is not ablate: see `ablate.code`.
     """
 
     factor: str
@@ -148,12 +149,32 @@ class Component:
     meaning: str
     source: str = ""
     aliases: tuple[object, ...] = ()
+    origin: str = ""
 
     factors: ClassVar[tuple[str, ...]] = ()  # whose levels a subclass can be
+    # what a level has to say, where it names no module: one of these methods
+    hooks: ClassVar[tuple[str, ...]] = ()
+    # Of a base class, for `ablate.components.plain`: "package.module:Class" of what runs plain
+    # modules, the class that these are subclasses of, the methods of which they have one, and the
+    # method that a plain function becomes.
+    adapter: ClassVar[str] = ""
+    plain_class: ClassVar[tuple[str, str]] = ("torch.nn.modules.module", "Module")
+    plain_hooks: ClassVar[tuple[str, ...]] = ("forward",)
+    solo: ClassVar[str] = ""  # why runs with a plain level of it always train one at a time
+    function_hook: ClassVar[str] = ""
+    makes: ClassVar[bool] = False  # whether a plain function makes the module, and is not it
+    plain: ClassVar[Any] = None  # a class or function that knows nothing of packs
+    # whether a plain module that sees all tokens of a sequence takes more of them than n_ctx
+    any_length: ClassVar[bool] = False
     module: ClassVar[str] = ""  # "package.module:Class" of the torch module, "" for none
     fields: ClassVar[tuple[Field, ...]] = ()  # hyper-parameters of its own
     implies: ClassVar[Mapping[str, str]] = {}  # factor → level, which a study cannot change
     defaults: ClassVar[Mapping[str, str]] = {}  # factor → level, if a study does not set it
+
+    @classmethod
+    def of_plain(cls, names: set[str]) -> dict[str, Any]:
+        """Return class attributes that follow from what a plain module of this base defines."""
+        return {}
 
     def check(self, config: Config) -> None:
         """Raise an error for anything that this level cannot be combined with.
@@ -179,6 +200,10 @@ class Component:
         """
         return None if self.module else Counts()
 
+    def longest_context(self, config: Config) -> int | None:
+        """Return the number of tokens beyond which it is not defined; None without a limit."""
+        return None
+
     def load(self) -> Any:
         """Return the class named by `module`. Imports torch.
 
@@ -202,4 +227,6 @@ class Component:
             pack: Number of runs, the leading axis of every parameter.
             width: Of the vectors that the module acts on or makes; each factor says which.
         """
-        return self.load()(config, pack, width)
+        made = self.load()
+        of_plain = () if self.plain is None else (self,)
+        return made(*of_plain, config, pack, width)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ablate.components.base import Component, Config, Counts
 from ablate.components.catalogue import level
+from ablate.errors import AblateError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +21,41 @@ if TYPE_CHECKING:
 
 LECTURE = "CS182/282A lecture 18 (Spring 2023), Fig. 18.3"
 VASWANI = "Vaswani et al. 2017, arXiv:1706.03762"
+
+
+class Architecture(Component):
+    """Base of the levels of `architecture`: the whole model, from tokens to logits.
+
+    Attributes:
+        of_blocks: Whether it is a transformer of ablate's, to whose parts all factors apply.
+    """
+
+    factors = ("architecture",)
+    adapter = "ablate.model.whole:Whole"
+    makes = True
+    of_blocks: ClassVar[bool] = False
+
+    def longest_context(self, config: Config) -> int | None:
+        return None if self.of_blocks or self.any_length else int(config.n_ctx)
+
+    def check(self, config: Config) -> None:
+        if not self.of_blocks and config.part("document_mask").within:
+            raise AblateError(
+                f"architecture = {self.name!r} does not know where documents are; use"
+                " document_mask = 'none'"
+            )
+
+
+@level("architecture", "transformer", source=VASWANI)
+class Blocks(Architecture):
+    """Embeddings, blocks, a final norm and a head, as all other factors say."""
+
+    module = "ablate.model.transformer:Transformer"
+    of_blocks = True
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        """Its parts state them."""
+        return Counts()
 
 
 class Topology(Component):
@@ -33,6 +69,9 @@ class Topology(Component):
     """
 
     factors = ("topology",)
+    hooks = ("wire",)
+    adapter = "ablate.model.plain:Wiring"
+    function_hook = "wire"
     mlp_inputs: ClassVar[int] = 1
     joins: ClassVar[int] = 2
     adds_attention: ClassVar[bool] = True
@@ -41,6 +80,10 @@ class Topology(Component):
     def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
         """Return y of a block; x, h, y: [K, B, T, C]."""
         raise NotImplementedError
+
+    def build(self, config: Config, pack: int, width: int) -> Any:
+        """Return `wire`, or the torch module of a topology that has one."""
+        return super().build(config, pack, width) if self.module else self.wire
 
 
 @level("topology", "serial", source=f"{LECTURE} option 1; {VASWANI}", aliases=(1, "1"))
@@ -183,6 +226,11 @@ class OuterActivation(Component):
     """Base of the levels of `outer_activation`."""
 
     factors = ("outer_activation",)
+    adapter = "ablate.model.plain:Same"
+
+    def build(self, config: Config, pack: int, width: int) -> Any:
+        """Return `apply`, or the torch module of an activation that has one."""
+        return super().build(config, pack, width) if self.module else self.apply
 
     def apply(self, y: Tensor) -> Tensor:
         """Return the activation of the MLP's output y."""
@@ -234,6 +282,7 @@ class Init(Component):
     """Base of the levels of `init`: standard deviation 1/√fan_in."""
 
     factors = ("init",)
+    function_hook = "deviation"
 
     def deviation(self, config: Config, fan_in: int, ends_branch: bool) -> float:
         """Return the standard deviation at which a matrix, an embedding or a vector starts.

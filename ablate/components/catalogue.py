@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ablate.components import plain
 from ablate.components.base import Component, Field, check_name
 from ablate.errors import AblateError, unknown
 
-C = TypeVar("C", bound=type[Component])
-
+C = TypeVar("C", bound=Callable[..., Any])
 
 OFF = ("none", "untied")  # levels that switch something off: what `false` means
 
@@ -87,16 +88,33 @@ class Factor:
         return meant[0]
 
 
+BLOCKS = {"architecture": ("transformer",)}  # what the factors of a model's parts need
+ATTENDS = {"mixer": ("attention",)}  # what factors of the scores need
+DENSE = {"mlp": ("dense",)}  # what those of the MLP do
 _ROWS = (
     # -- block -------------------------------------------------------------------------------------
-    Factor("topology", "block", "Wiring of attention, MLP and residual connections.", choice=True),
-    Factor("norm", "block", "Position of the norms in a block.", choice=True),
+    Factor("architecture", "block", "The whole model.", choice=True),
+    Factor(
+        "topology",
+        "block",
+        "Wiring of attention, MLP and residual connections.",
+        choice=True,
+        needs=BLOCKS,
+    ),
+    Factor("norm", "block", "Position of the norms in a block.", choice=True, needs=BLOCKS),
     Factor(
         "norm_kind",
         "block",
         "Function of a norm.",
         choice=True,
         needs={"norm": ("pre", "post", "peri")},
+    ),
+    Factor(
+        "mlp",
+        "block",
+        "The second sublayer of a block, a function of each token.",
+        choice=True,
+        needs=BLOCKS,
     ),
     Factor("n_layer", "block", "Number of blocks."),
     Factor("d_model", "block", "Width of the residual stream."),
@@ -105,23 +123,40 @@ _ROWS = (
         "block",
         "Hidden width of the MLP; by default 4·d_model, for gated activations 8/3·d_model.",
     ),
-    Factor("activation", "block", "The MLP's nonlinearity.", choice=True),
-    Factor("outer_activation", "block", "A second nonlinearity, on the MLP's output.", choice=True),
-    Factor("bias", "block", "Which linear maps and norms carry a bias.", choice=True),
-    Factor("init", "block", "Initial values of the weights.", choice=True),
+    Factor(
+        "activation",
+        "block",
+        "The MLP's nonlinearity.",
+        choice=True,
+        needs={**DENSE, "mlm_head_transform": ("dense",)},
+    ),
+    Factor(
+        "outer_activation",
+        "block",
+        "A second nonlinearity, on the MLP's output.",
+        choice=True,
+        needs=DENSE,
+    ),
+    Factor("bias", "block", "Which linear maps and norms carry a bias.", choice=True, needs=BLOCKS),
+    Factor("init", "block", "Initial values of the weights.", choice=True, needs=BLOCKS),
     Factor(
         "dropout",
         "block",
         "Share of activations dropped: of the embeddings, A(x) and M(h).",
         source="Srivastava et al. 2014",
+        needs=BLOCKS,
     ),
     # -- attention ---------------------------------------------------------------------------------
+    Factor(
+        "mixer", "attention", "What gives a token information of others.", choice=True, needs=BLOCKS
+    ),
     Factor("attention", "attention", "Positions that a position may attend to.", choice=True),
     Factor(
         "document_mask",
         "attention",
         "Whether documents in one window attend to each other.",
         choice=True,
+        needs=BLOCKS,
     ),
     Factor(
         "n_head",
@@ -136,13 +171,26 @@ _ROWS = (
         source="Shazeer 2019, arXiv:1911.02150; Ainslie et al. 2023, arXiv:2305.13245",
     ),
     Factor("d_head", "attention", "Width of a head; by default d_model / n_head."),
-    Factor("head_combine", "attention", "Combination of the heads into one output.", choice=True),
-    Factor("qkv", "attention", "Maps from the stream to queries, keys and values.", choice=True),
+    Factor(
+        "head_combine",
+        "attention",
+        "Combination of the heads into one output.",
+        choice=True,
+        needs=ATTENDS,
+    ),
+    Factor(
+        "qkv",
+        "attention",
+        "Maps from the stream to queries, keys and values.",
+        choice=True,
+        needs=ATTENDS,
+    ),
     Factor(
         "qk_norm",
         "attention",
         "Normalisation of queries and keys over d_head, before the scores.",
         choice=True,
+        needs=ATTENDS,
     ),
     Factor(
         "attention_scale",
@@ -151,19 +199,27 @@ _ROWS = (
         choice=True,
         needs={"score": ("dot",)},
     ),
-    Factor("score", "attention", "Comparison of a query with a key.", choice=True),
+    Factor("score", "attention", "Comparison of a query with a key.", choice=True, needs=ATTENDS),
     # -- position ----------------------------------------------------------------------------------
-    Factor("position", "position", "Encoding of the position of a token.", choice=True),
+    Factor(
+        "position", "position", "Encoding of the position of a token.", choice=True, needs=BLOCKS
+    ),
     Factor("n_ctx", "position", "Tokens in a training sequence."),
     # -- embedding ---------------------------------------------------------------------------------
+    Factor("embedding", "embedding", "From a token to a vector.", choice=True, needs=BLOCKS),
     Factor(
         "tie_embeddings",
         "embedding",
         "Whether the output head is the embedding matrix.",
         choice=True,
+        needs=BLOCKS,
     ),
     Factor(
-        "embed_norm", "embedding", "A norm on the embeddings, before the first block.", choice=True
+        "embed_norm",
+        "embedding",
+        "A norm on the embeddings, before the first block.",
+        choice=True,
+        needs=BLOCKS,
     ),
     Factor(
         "mlm_head_transform",
@@ -219,16 +275,14 @@ _ROWS = (
     # -- training ----------------------------------------------------------------------------------
     Factor("steps", "training", "Optimiser steps; follows from tokens, tokens_per_param or flops."),
     Factor("batch_tokens", "training", "Tokens per optimiser step."),
+    Factor("optimiser", "training", "From gradients to new weights.", choice=True),
     Factor(
-        "lr",
-        "training",
-        "Peak learning rate of AdamW.",
-        source="Loshchilov & Hutter 2019, arXiv:1711.05101",
+        "lr", "training", "Peak learning rate.", source="Loshchilov & Hutter 2019, arXiv:1711.05101"
     ),
     Factor(
         "weight_decay",
         "training",
-        "AdamW's decoupled weight decay, on matrices and embeddings.",
+        "Decoupled weight decay, on matrices and embeddings.",
         source="Loshchilov & Hutter 2019, arXiv:1711.05101",
     ),
     Factor(
@@ -244,6 +298,11 @@ _ROWS = (
         "training",
         "Arithmetic of the matrix products; stream, norms, loss and weights stay float32.",
         choice=True,
+    ),
+    Factor(
+        "code",
+        "data",
+        "Files and packages that the run's levels from outside come from, with hash or version.",
     ),
     Factor(
         "seed",
@@ -285,10 +344,12 @@ def level(
     source: str = "",
     aliases: tuple[object, ...] = (),
 ) -> Callable[[C], C]:
-    """Register the decorated class as a level of a factor.
+    """Register the decorated class or function as a level of a factor.
 
-    One class, with its own fields, may be several levels, of one factor or of several; a subclass
-    shares the fields that it inherits. Nothing is registered where anything is refused.
+    It is a component, or, where the factor takes them, a plain `torch.nn.Module` or function,
+    written for one model: see docs/own-parts.md. One component class, with its own fields, may be
+    several levels, of one factor or of several; a subclass shares the fields that it inherits.
+    Nothing is registered where anything is refused.
 
     Args:
         factor_name: Name of the factor.
@@ -298,53 +359,110 @@ def level(
         aliases: Other values of a study file that mean this level.
 
     Raises:
-        AblateError: The factor is unknown or has no levels, the class is not for it, the name is
-            taken, one of the class's own fields has a name that is taken, or there is no meaning.
+        AblateError: The factor is unknown or has no levels, the class is not for it or lacks the
+            method that it calls, the name is taken, one of the class's own fields has a name that
+            is taken, or there is no meaning.
     """
 
     def register(made: C) -> C:
         row = factor(factor_name)
-        who = f"{factor_name} level {name!r} ({made.__module__}.{made.__qualname__})"
-        if not row.choice or factor_name not in made.factors:
-            choices = ", ".join(made.factors) or "none"
-            raise AblateError(f"{who} cannot be a level of {factor_name}; its class: {choices}")
-        component = made(factor_name, name, meaning or _meaning(made), source, aliases)
-        if not component.meaning:
+        who = f"{factor_name} level {name!r} ({_named(made)})"
+        of: Any = made
+        if plain.is_component(made):
+            if not row.choice or factor_name not in of.factors:
+                choices = ", ".join(of.factors) or "none"
+                raise AblateError(f"{who} cannot be a level of {factor_name}; its class: {choices}")
+            plain.check_component(of, who, factor_name)
+        elif row.choice:
+            of = plain.component(made, factor_name, CATALOGUE, who)
+        else:
+            choices = ", ".join(name for name, other in CATALOGUE.items() if other.choice)
+            raise AblateError(f"{who}: {factor_name} has no levels; factors that do: {choices}")
+        text = meaning or _meaning(of)
+        if not text:
             raise AblateError(f"{who} says nothing of what it does; give its class a docstring")
-        for other in row.levels:
-            if {name, *aliases} & {other.name, *other.aliases}:
-                raise AblateError(
-                    f"{who} has the name of {factor_name} level {other.name!r}"
-                    f" ({type(other).__module__}.{type(other).__qualname__}); rename one of them"
-                )
-        new = [own for own in made.fields if own is not _registered(own.name)]
-        for own in new:
-            if own.name in CATALOGUE:
-                raise AblateError(
-                    f"{who} has a field {own.name!r}, but there is already a field of that name:"
-                    f" {CATALOGUE[own.name].meaning} Rename it"
-                )
-            try:
-                check_name(own.name, [*CATALOGUE, *(other.name for other in new)])
-            except AblateError as error:
-                raise AblateError(f"{who}: {error}") from None
-        for own in made.fields:
-            shared = CATALOGUE.get(own.name)
-            needs = dict(shared.needs) if shared else {}
-            needs[factor_name] = (*needs.get(factor_name, ()), name)
-            CATALOGUE[own.name] = Factor(
-                own.name,
-                shared.group if shared else row.group,
-                own.meaning,
-                own.source,
-                needs,
-                field=own,
-            )
-            _LEVELS.setdefault(own.name, {})
-        _LEVELS[factor_name][name] = component
+        component = of(factor_name, name, text, source, aliases)
+        if _collected is None:
+            add(component)
+        else:
+            _collected.append(component)
         return made
 
     return register
+
+
+_collected: list[Component] | None = None  # where levels go, while `collecting`
+
+
+@contextmanager
+def collecting() -> Iterator[list[Component]]:
+    """Yield a list that gets the levels which are registered inside, instead of the catalogue."""
+    global _collected
+    assert _collected is None
+    found: list[Component] = []
+    _collected = found
+    try:
+        yield found
+    finally:
+        _collected = None
+
+
+def add(component: Component) -> None:
+    """Put a level into the catalogue, and its own fields.
+
+    Raises:
+        AblateError: Its name, or the name of one of its fields, is taken.
+    """
+    row, made = CATALOGUE[component.factor], type(component)
+    who = f"{component.factor} level {component.name!r} ({_named(made, component)})"
+    for other in row.levels:
+        if {component.name, *component.aliases} & {other.name, *other.aliases}:
+            raise AblateError(
+                f"{who} has the name of {component.factor} level {other.name!r}"
+                f" ({_named(type(other), other)}); rename one of them"
+            )
+    new = [own for own in made.fields if own is not _registered(own.name)]
+    for own in new:
+        if own.name in CATALOGUE:
+            raise AblateError(
+                f"{who} has a field {own.name!r}, but there is already a field of that name:"
+                f" {CATALOGUE[own.name].meaning} Rename it"
+            )
+        try:
+            check_name(own.name, [*CATALOGUE, *(other.name for other in new)])
+        except AblateError as error:
+            raise AblateError(f"{who}: {error}") from None
+    for own in made.fields:
+        shared = CATALOGUE.get(own.name)
+        needs = dict(shared.needs) if shared else {}
+        needs[row.name] = (*needs.get(row.name, ()), component.name)
+        group = shared.group if shared else row.group
+        CATALOGUE[own.name] = Factor(own.name, group, own.meaning, own.source, needs, field=own)
+        _LEVELS.setdefault(own.name, {})
+    _LEVELS[row.name][component.name] = component
+
+
+def remove(component: Component) -> None:
+    """Take a level out of the catalogue, and the fields that no other level has."""
+    del _LEVELS[component.factor][component.name]
+    for own in type(component).fields:
+        row = CATALOGUE[own.name]
+        needs = {
+            name: tuple(one for one in levels if (name, one) != (component.factor, component.name))
+            for name, levels in row.needs.items()
+        }
+        needs = {name: levels for name, levels in needs.items() if levels}
+        if needs:
+            CATALOGUE[own.name] = dataclasses.replace(row, needs=needs)
+        else:
+            del CATALOGUE[own.name], _LEVELS[own.name]
+
+
+def _named(made: Any, component: Component | None = None) -> str:
+    """A class or function, or the code that it comes from."""
+    if component and component.origin:
+        return component.origin.partition("@")[0]
+    return f"{made.__module__}.{made.__qualname__}"
 
 
 def _registered(name: str) -> Field | None:

@@ -8,6 +8,37 @@ from ablate.components.base import Component, Config, Counts, linear
 from ablate.components.block import VASWANI
 from ablate.components.catalogue import factor, level
 from ablate.components.norm import BERT
+from ablate.errors import AblateError
+
+
+class TokenEmbedding(Component):
+    """Base of the levels of `embedding`. `width`: d_model.
+
+    Attributes:
+        matrix: Whether it is a matrix, a row a token, which the output head may share.
+    """
+
+    factors = ("embedding",)
+    adapter = "ablate.model.plain:FromTokens"
+    matrix: ClassVar[bool] = False
+
+    def check(self, config: Config) -> None:
+        if config.part("tie_embeddings").tied and not self.matrix:
+            raise AblateError(
+                f"embedding = {self.name!r} has no matrix for the head to share; use"
+                " tie_embeddings = 'untied'"
+            )
+
+
+@level("embedding", "lookup", source=VASWANI)
+class Lookup(TokenEmbedding):
+    """One learned vector a token."""
+
+    module = "ablate.model.layers:TokenEmbedding"
+    matrix = True
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        return Counts(params=config.n_vocab * width)
 
 
 class Tie(Component):

@@ -1,4 +1,4 @@
-"""The MLP's nonlinearity."""
+"""The MLP and its nonlinearity."""
 
 from __future__ import annotations
 
@@ -15,6 +15,25 @@ if TYPE_CHECKING:
 HENDRYCKS = "Hendrycks & Gimpel 2016, arXiv:1606.08415"
 
 
+class Mlp(Component):
+    """Base of the levels of `mlp`. `width`: of what the MLP reads; it returns d_model."""
+
+    factors = ("mlp",)
+    adapter = "ablate.model.plain:ToStream"
+
+
+@level("mlp", "dense", source=VASWANI)
+class Dense(Mlp):
+    """W_2 act(W_1 x), or W_2 (act(W_g x) · W_1 x) where the activation is gated."""
+
+    module = "ablate.model.mlp:MLP"
+
+    def sizes(self, config: Config, width: int) -> Counts | None:
+        """The activation states those of the whole MLP."""
+        sizes: Counts | None = config.part("activation").sizes(config, width)
+        return sizes
+
+
 class Activation(Component):
     """Base of all activations. `width`: of what the MLP reads.
 
@@ -27,6 +46,8 @@ class Activation(Component):
     """
 
     factors = ("activation",)
+    hooks = ("apply",)
+    adapter = "ablate.model.plain:Same"
     gated: ClassVar[bool] = False
     kept: ClassVar[int] = 2
 

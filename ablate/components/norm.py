@@ -22,6 +22,7 @@ class Norm(Component):
     """
 
     factors = ("norm_kind", "qk_norm", "embed_norm")
+    adapter = "ablate.model.plain:Same"
     identity: ClassVar[bool] = False
 
 

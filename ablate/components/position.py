@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ablate.components.base import Component, Config, Counts
 from ablate.components.block import VASWANI
@@ -22,18 +22,33 @@ class Position(Component):
     """
 
     factors = ("position",)
+    adapter = "ablate.model.plain:Position"
+    plain_hooks = ("embed", "rotate", "bias")
     in_body: ClassVar[bool] = False
     rotates: ClassVar[bool] = False
     biases: ClassVar[bool] = False
     learned_bias: ClassVar[bool] = False
+    embeds: ClassVar[bool] = False  # of a plain module: whether it encodes embeddings
+
+    @classmethod
+    def of_plain(cls, names: set[str]) -> dict[str, Any]:
+        """Whether it rotates or biases is whether it has these methods."""
+        of_scores = {"rotates": "rotate" in names, "biases": "bias" in names}
+        return of_scores | {"in_body": of_scores["biases"], "embeds": "embed" in names}
+
+    def check(self, config: Config) -> None:
+        if self.embeds and config.part("document_mask").within:
+            raise AblateError(
+                f"position = {self.name!r} counts from the start of a sequence, not of a document;"
+                " use document_mask = 'none'"
+            )
+
+    def longest_context(self, config: Config) -> int | None:
+        return config.n_ctx if self.plain is not None and not self.any_length else None
 
     def block_sizes(self, config: Config) -> Counts:
         """Return its sizes in each block, in addition to `sizes`, which counts once per model."""
         return Counts()
-
-    def longest_context(self, config: Config) -> int | None:
-        """Return the number of tokens beyond which it is not defined; None without a limit."""
-        return None
 
 
 class _WithoutWeights(Position):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from ablate.components.base import Component
+from ablate.components.base import Component, Config
 from ablate.components.catalogue import level
 
 
@@ -12,6 +12,13 @@ class Schedule(Component):
     """Base of the levels of `schedule`."""
 
     factors = ("schedule",)
+    adapter = "ablate.train.schedule:Given"
+    plain_hooks = ()
+
+    def make(self) -> Any:
+        """Return the share of the peak rate as a function of step, steps and warm-up."""
+        made = self.load()
+        return made() if self.plain is None else made(self.plain)
 
 
 @level("schedule", "cosine", source="Hoffmann et al. 2022, arXiv:2203.15556")
@@ -40,6 +47,28 @@ class WarmupStableDecay(Schedule):
     """Constant, then 1 − √ down to zero over the last fifth."""
 
     module = "ablate.train.schedule:WarmupStableDecay"
+
+
+class Optimiser(Component):
+    """Base of the levels of `optimiser`, whose module takes the model alone."""
+
+    factors = ("optimiser",)
+    adapter = "ablate.train.optimiser:Given"
+    plain_class = ("torch.optim.optimizer", "Optimizer")
+    plain_hooks = ("step",)
+    solo = "is a torch.optim.Optimizer, which serves one model"
+
+    def make(self, model: Any, config: Config) -> Any:
+        """Return the optimiser of a model."""
+        made = self.load()
+        return made(model) if self.plain is None else made(model, self, config)
+
+
+@level("optimiser", "adamw", source="Loshchilov & Hutter 2019, arXiv:1711.05101")
+class AdamW(Optimiser):
+    """Adam with decoupled weight decay, betas 0.9 and 0.95."""
+
+    module = "ablate.train.optimiser:AdamW"
 
 
 class Precision(Component):

@@ -232,9 +232,19 @@ def choose(order: Tensor, starts: Tensor | None, ratios: Tensor) -> Tensor:
     return (from_rank + to_rank < 2 * counts) | (from_rank == 0)
 
 
+@torch.library.custom_op("ablate::rank", mutates_args=())
 def _rank(values: Tensor) -> Tensor:
-    """Return each value's rank along the last axis; of equal values the first comes first."""
-    return values.argsort(stable=True).argsort(-1)
+    """Return each value's rank along the last axis; of equal values the first comes first.
+
+    An operator of its own, which a compiled step calls as it is: Inductor's own sorting networks
+    take minutes to compile.
+    """
+    return values.argsort(stable=True).argsort(-1).contiguous()
+
+
+@_rank.register_fake
+def _(values: Tensor) -> Tensor:
+    return values.new_empty(values.shape, dtype=torch.int64)
 
 
 class MaskKind(Protocol):

@@ -21,6 +21,7 @@ def rates(
     hue: str = "arm",
     label: str = "metric",
     goal: str = "min",
+    axis: str = "learning rate",
     ax: Axes | None = None,
 ) -> Axes:
     """Draw a metric over the learning rates tried, a line for each value of `hue`.
@@ -35,6 +36,7 @@ def rates(
         hue: Column whose values get a line each.
         label: Name of the y axis.
         goal: "min" or "max": which direction of y is better.
+        axis: Name of the x axis.
         ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
@@ -69,4 +71,4 @@ def rates(
             style.fit(ax, values[far <= 1.5 * np.median(far)])
         style.ticks(ax, "x", log=True)
         style.ticks(ax, "y")
-        return style.finish(ax, "learning rate", label, lines, names)
+        return style.finish(ax, axis, label, lines, names)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from ablate.code import Code
 from ablate.components import Field
 from ablate.components.base import check_name
 from ablate.errors import unknown
@@ -46,6 +47,7 @@ class Job:
     Attributes:
         runs: Members of the pack; a kind that cannot pack gets one.
         evaluation: What is measured on held-out text.
+        use: Code of the runs' levels from outside, which the worker loads.
         sources: Content hash of a corpus, tokenizer or file → its location.
         checkpoint: File to checkpoint to, of this job alone; None for no checkpoints.
         resume: Checkpoint of an earlier job to continue from, None to begin at step 0.
@@ -55,10 +57,15 @@ class Job:
         recompute: Recompute activations in the backward pass.
         compile: What is compiled: a mode of `ablate.train.compiled.MODES`, or "auto" for the one
             that is done first. A CPU always works eagerly.
+        settings: What the study says of its runs besides their fields, as JSON values; no part of
+            a run's key.
+        folder: A folder of its first run, the same for every attempt.
+        log: File for what the training prints.
     """
 
     runs: tuple[Run, ...]
     evaluation: Evaluation
+    use: tuple[Code, ...] = field(default=(), kw_only=True)
     sources: Mapping[str, str] = field(default_factory=dict)
     checkpoint: Path | None = None
     resume: Path | None = None
@@ -66,6 +73,9 @@ class Job:
     micro_batch: int = 0
     recompute: bool = False
     compile: str = "auto"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+    log: Path | None = None
 
 
 @dataclass
@@ -127,6 +137,7 @@ class Kind(Protocol):
     name: str
     numerics: int  # increased whenever the mathematics or a default changes; part of every key
     fields: Mapping[str, Field]
+    uses_torch: bool  # whether a worker trains it with torch
 
     def check(self, fields: Mapping[str, Any]) -> Fields:
         """Resolve fields: fill in defaults, apply rules.
@@ -161,7 +172,10 @@ class Kind(Protocol):
         ...
 
 
-_PATHS = {"transformer": "ablate.kinds.transformer:Transformer"}  # name → "module:class"
+_PATHS = {  # name → "module:class"
+    "transformer": "ablate.kinds.transformer:Transformer",
+    "command": "ablate.kinds.command:Command",
+}
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ablate import sizes, text
+from ablate import outside, sizes, text
 from ablate.components import CATALOGUE
 from ablate.config import MEMBER_FIELDS, NUMERICS, RunConfig, field_info, resolve
 from ablate.evaluation import Evaluation
@@ -19,6 +19,7 @@ class Transformer:
 
     name = "transformer"
     numerics = NUMERICS
+    uses_torch = True
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -43,9 +44,11 @@ class Transformer:
         """Return the cost by `ablate.sizes`, which is exact but for the memory."""
         config = _config(fields)
         size = sizes.count(config)
-        flops = float(sizes.train_flops(config))
+        flops = sizes.train_flops(config)
         memory = sizes.memory_bytes(config)
-        return Cost(config.steps, size.params, size.body, config.tokens, flops, memory)
+        return Cost(
+            config.steps, size.params, size.body, config.tokens, flops and float(flops), memory
+        )
 
     def typed(self, run: Run) -> RunConfig:
         """Return the `RunConfig` of a run, its seed included."""
@@ -61,6 +64,8 @@ class Transformer:
 
     def train(self, job: Job, context: Context) -> None:
         """Load the text of a job and train it. Imports torch."""
+        if job.use:  # in a worker, which has read no study
+            outside.use(job.use)
         from ablate.train.engine import train  # a later module: `tests/test_structure.py` allows it
 
         train(job, context, text.load(job.runs[0].config, job.sources))

@@ -47,7 +47,7 @@ class Device:
     threads: int
 
 
-def find(kind: str, numbers: Sequence[int] = ()) -> list[Device]:
+def find(kind: str, numbers: Sequence[int] = (), *, torch: bool = True) -> list[Device]:
     """Return the devices of a kind.
 
     CUDA devices are those that CUDA_VISIBLE_DEVICES leaves, numbered from 0.
@@ -55,11 +55,12 @@ def find(kind: str, numbers: Sequence[int] = ()) -> list[Device]:
     Args:
         kind: One of `KINDS`; "auto" for the GPUs, or the CPU if there is none.
         numbers: GPUs to use; by default all.
+        torch: Whether this environment's torch is to use them, which must then find them too.
 
     Raises:
         AblateError: The kind or a number is unknown, or there is no such device.
     """
-    found = _of_kind(kind)
+    found = _of_kind(kind, torch)
     if not numbers:
         return found
     by_number = {
@@ -80,13 +81,17 @@ def find(kind: str, numbers: Sequence[int] = ()) -> list[Device]:
     return [by_number[number] for number in dict.fromkeys(numbers)]
 
 
-def _of_kind(kind: str) -> list[Device]:
+def _of_kind(kind: str, torch: bool) -> list[Device]:
     if kind not in KINDS:
         raise unknown("device", kind, KINDS)
     cpu = Device("cpu", cpu_memory(), cpu_threads())
     if kind == "cpu" or (kind == "auto" and not _accelerator_possible()):
         return [cpu]
-    nvidia = _nvidia() if kind != "mps" else []
+    nvidia = (_nvidia() if torch else _of_driver()) if kind != "mps" else []
+    if not torch and not nvidia:
+        if kind == "auto":
+            return [cpu]
+        raise AblateError(f"device = {kind!r}: there is no GPU of NVIDIA; choose --device cpu")
     present = {"cuda": nvidia} if nvidia else _ask_torch()
     for name in ("cuda", "mps"):
         if kind in (name, "auto") and present.get(name):
@@ -131,6 +136,44 @@ def shares(found: Sequence[Device], n_runs: int, n_shapes: int, run_bytes: int) 
     return [part for row in rows for part in row if part]
 
 
+def for_scripts(found: Sequence[Device], gpus: float | None, cpus: int) -> list[Device]:
+    """Return a device, devices, or a share of one for each script that runs at a time.
+
+    Args:
+        found: The devices.
+        gpus: GPUs of a script: several, a share of one, 0; None for one where there is any.
+        cpus: Cores of a script without a GPU.
+
+    Raises:
+        AblateError: There are fewer GPUs.
+    """
+    cards = [device for device in found if device.name.startswith("cuda")]
+    wanted = (1 if cards else 0) if gpus is None else gpus
+    if not wanted or not cards:
+        one, cores = found[0], cpu_cores()
+        n = max(1, cores // cpus)
+        return [replace(one, memory=one.memory // n, threads=min(cpus, cores))] * n
+    if wanted < 1:
+        n = int(1 / wanted + 1e-9)
+        parts = [
+            [replace(one, memory=one.memory // n, threads=max(1, one.threads // n))] * n
+            for one in cards
+        ]
+        return [part for row in zip(*parts, strict=True) for part in row]
+    n = int(wanted)
+    if len(cards) < n:
+        raise AblateError(f"gpus = {n}: this host has {len(cards)}")
+    groups = [cards[k : k + n] for k in range(0, len(cards) - n + 1, n)]
+    return [
+        Device(
+            "cuda:" + ",".join(one.name.partition(":")[2] for one in group),
+            sum(one.memory for one in group),
+            sum(one.threads for one in group),
+        )
+        for group in groups
+    ]
+
+
 def room(device: Device, run_bytes: int) -> int:
     """Return how many workers, each with a run of `run_bytes`, fit into a device's memory."""
     return int(MEMORY_SHARE * device.memory) // (WORKER_BYTES + run_bytes)
@@ -169,6 +212,11 @@ def cpu_threads() -> int:
     """Return OMP_NUM_THREADS, or the number of physical cores that this process may use."""
     if (threads := os.environ.get("OMP_NUM_THREADS", "")).isdecimal() and int(threads):
         return int(threads)
+    return cpu_cores()
+
+
+def cpu_cores() -> int:
+    """Return the number of physical cores that this process may use."""
     if sys.platform == "darwin":
         return int(
             subprocess.run(
@@ -197,17 +245,22 @@ def _accelerator_possible() -> bool:
 
 
 def _nvidia() -> list[tuple[str, int]]:
-    """(torch's name, bytes) of every GPU of NVIDIA's driver; empty without driver or CUDA torch.
-
-    The driver numbers GPUs as torch does and heeds CUDA_VISIBLE_DEVICES. Importing torch would take
-    seconds.
-    """
+    """(torch's name, bytes) of every GPU of NVIDIA's driver; empty without driver or CUDA torch."""
     torch = importlib.util.find_spec("torch")
     if not torch or not any(
         Path(folder, "lib/libtorch_cuda.so").exists()
         for folder in torch.submodule_search_locations or ()
     ):
         return []
+    return _of_driver()
+
+
+def _of_driver() -> list[tuple[str, int]]:
+    """(torch's name, bytes) of every GPU of NVIDIA's driver; empty without driver.
+
+    The driver numbers GPUs as torch does and heeds CUDA_VISIBLE_DEVICES. Importing torch would take
+    seconds.
+    """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -80,10 +80,10 @@ def measure(plan: Plan, slots: Sequence[Device], done: Callable[[int], object]) 
 
 
 def _seconds_of_products(config: RunConfig, device: str) -> float:
-    """Seconds that the matrix products of training take alone, a token."""
+    """Seconds that the matrix products of training take alone, a token; 0 if unknown."""
     precision = config.part("precision")
     dtype = torch.bfloat16 if precision.casts else getattr(torch, precision.dtype)
-    return sizes.train_flops(config) / config.tokens / product_speed(device, dtype)
+    return (sizes.train_flops(config) or 0) / config.tokens / product_speed(device, dtype)
 
 
 @functools.cache

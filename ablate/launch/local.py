@@ -57,7 +57,12 @@ class WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, "PYTHONPATH": path},
+            env={
+                **os.environ,
+                "PYTHONPATH": path,
+                # for processes of the worker, which may have another Python
+                "ABLATE_PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            },
             process_group=0,  # Ctrl-C at the terminal goes to the launcher alone
         )
         assert self._process.stdin and self._process.stdout

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ablate.code import Code
 from ablate.evaluation import Evaluation
 from ablate.kinds import Job, Run
 
@@ -34,7 +35,8 @@ def decode(line: bytes) -> tuple[int, Job, list[Path]]:
     message: dict[str, Any] = json.loads(line)
     handle, journals = message.pop("handle"), map(Path, message.pop("journals"))
     message["runs"] = tuple(Run(**run) for run in message["runs"])
+    message["use"] = tuple(Code(**code) for code in message["use"])
     message["evaluation"] = Evaluation(**message["evaluation"])
-    for name in ("checkpoint", "resume"):
+    for name in ("checkpoint", "resume", "folder", "log"):
         message[name] = message[name] and Path(message[name])
     return handle, Job(**message), list(journals)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ablate import sizes
 from ablate.config import RunConfig
+from ablate.errors import AblateError
 from ablate.kinds import Run
 from ablate.launch import devices
 from ablate.launch.devices import MEMORY_SHARE, Device
@@ -35,17 +36,16 @@ class Size(NamedTuple):
 def capacity(config: RunConfig, device: Device) -> int:
     """Return how many runs of this shape train together on a device.
 
-    Limited by its memory, and by the number beyond which throughput does not increase.
+    Limited by its memory, and by the number beyond which throughput does not increase; 1 where
+    either is unknown, or a part of the model does not serve a pack.
     """
     if not device.name.startswith("cuda"):
         return 1
-    useful = min(LARGEST, max(1, round(SATURATION * config.steps / sizes.train_flops(config))))
-    fits = (
-        k
-        for k in range(useful, 1, -1)
-        if sizes.memory_bytes(config, k) <= MEMORY_SHARE * device.memory
-    )
-    return next(fits, 1)
+    flops, one = sizes.train_flops(config), sizes.memory_bytes(config)
+    if flops is None or one is None or sizes.alone(config):
+        return 1
+    useful = min(LARGEST, max(1, round(SATURATION * config.steps / flops)))
+    return max(1, min(useful, int(MEMORY_SHARE * device.memory / one)))
 
 
 def size(run: Run, device: Device, oom_level: int, *, last: bool = False) -> Size:
@@ -71,8 +71,29 @@ def size(run: Run, device: Device, oom_level: int, *, last: bool = False) -> Siz
     if last:
         return ladder[-1]
     room = MEMORY_SHARE * device.memory
-    fits = (k for k, rung in enumerate(ladder) if sizes.memory_bytes(config, *rung) <= room)
+    needed = [sizes.memory_bytes(config, *rung) for rung in ladder]  # unknown: as if it had room
+    fits = (k for k, bytes_ in enumerate(needed) if bytes_ is None or bytes_ <= room)
     return ladder[min(next(fits, len(ladder) - 1) + oom_level, len(ladder) - 1)]
+
+
+def find_devices(plan: Plan, kind: str, numbers: Sequence[int] = ()) -> list[Device]:
+    """Return the devices of a kind that a plan's runs can use, see `devices.find`.
+
+    Raises:
+        AblateError: There is no such device, or the study needs GPUs that are not there.
+    """
+    command = plan.study.command
+    if not command:
+        return devices.find(kind, numbers)
+    if command.gpus == 0:
+        return devices.find("cpu")
+    found = devices.find(kind, numbers, torch=False)
+    if command.gpus and kind == "auto" and not found[0].name.startswith("cuda"):
+        raise AblateError(
+            f"[command] gpus = {command.gpus:g}: this host has no GPU; give gpus = 0, or --device"
+            " cpu to run without"
+        )
+    return found
 
 
 def worker_slots(plan: Plan, found: Sequence[Device]) -> list[Device]:
@@ -80,6 +101,8 @@ def worker_slots(plan: Plan, found: Sequence[Device]) -> list[Device]:
 
     A share has room for what the whole device would have in memory of one run at once.
     """
+    if command := plan.study.command:
+        return devices.for_scripts(found, command.gpus, command.cpus)
     runs = {planned.run.key: planned.run for planned in (*plan.runs, *plan.later)}.values()
     by_shape = {run.pack_key: run for run in runs}
     bytes_of = [needed(run, found[0]) for run in by_shape.values()]

@@ -11,6 +11,7 @@ from typing import Self
 
 from rich.console import Console
 
+from ablate import metrics
 from ablate.errors import AblateError
 from ablate.journal import Event
 from ablate.kinds import Job
@@ -22,7 +23,7 @@ from ablate.plan import Plan
 from ablate.store import Database, status
 from ablate.store.ingest import IngestError, ingest_all
 from ablate.store.owners import Owner, owned
-from ablate.store.records import ACCEPTED, Candidate, Claim
+from ablate.store.records import ACCEPTED, FAILED, Candidate, Claim
 from ablate.store.runs import candidates, claim, covered_by_checkpoint, finish, status_of
 
 GRACE = 10.0  # seconds in which jobs must checkpoint once they are to stop
@@ -190,7 +191,7 @@ class WorkerPool:
         self.say(f"{self._study}: {totals}")
         if self._signals.received:
             return Outcome(after, 128 + self._signals.received[0])
-        return Outcome(after, int(bool(after.keys() & {"failed", "oom"})))
+        return Outcome(after, int(bool(after.keys() & {*FAILED})))
 
     def say(self, text: str) -> None:
         """Print a line that stays above the bars."""
@@ -259,12 +260,16 @@ class WorkerPool:
         job = Job(
             runs=tuple(each.run for each in claims),
             evaluation=first.evaluation,
+            use=self._plan.study.use,
             sources=self._plan.sources,
             checkpoint=self._db.checkpoints / f"{first.run.key[:12]}-{first.n}.pt",
             resume=Path(pack.checkpoint) if pack.checkpoint else None,
             covered=covered,
             micro_batch=pack.size.micro_batch,
             recompute=pack.size.recompute,
+            settings=self._plan.settings,
+            folder=self._db.outputs / first.run.key[:12],
+            log=first.journal.with_suffix(".log"),
         )
         handle = self._executor.submit(pack.slot.number, job, [each.journal for each in claims])
         attempts = {
@@ -275,12 +280,16 @@ class WorkerPool:
             self._show_begin(each, run, pack)
 
     def _show_begin(self, each: Claim, run: Candidate, pack: Pack) -> None:
-        rate = f", lr {run.run.fields['lr']:g}" if run.role == "tune" else ""
+        tune = self._plan.study.tune
+        rate = (
+            f", {tune.field} {run.run.fields[tune.field]:g}" if tune and run.role == "tune" else ""
+        )
         label = f"{run.cell}, seed {run.run.seed}{rate}"
         cost = run.run.cost
-        steps = cost.steps or 1
-        step_tokens = (cost.tokens or 0) // steps
-        running = Running(label, steps, step_tokens, run.flops or 0.0, self._metric)
+        step_tokens = (cost.tokens or 0) // (cost.steps or 1)
+        study = self._plan.study
+        own = (metrics.final(study.reported)[0], study.metric) if study.command else ()
+        running = Running(label, cost.steps, step_tokens, run.flops, self._metric, *own)
         self._tally.begin(run.run.key, running)
         if pack.oom_level and each.n > 1:
             self.say(f"{self._study}: {label} is retried with {pack.in_memory}")

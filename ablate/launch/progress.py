@@ -29,22 +29,26 @@ class Running:
 
     Attributes:
         label: What the user is shown.
-        steps: Steps of its whole schedule.
-        step_tokens: Tokens of a step.
-        flops: Floating-point operations of the whole run.
+        steps: Steps of its whole schedule, None if unknown.
+        step_tokens: Tokens of a step, 0 if unknown.
+        flops: Floating-point operations of the whole run, None if unknown.
         metric: The study's metric.
+        shown: The series whose last value is shown.
+        called: What the metric is called; "" for its usual name.
         step: Steps made.
         began_at: Step of the checkpoint that it resumed from.
-        loss: Training loss.
+        loss: Last value of the series that is shown.
         result: The metric at its end.
         speed: Tokens a second.
     """
 
     label: str
-    steps: int
+    steps: int | None
     step_tokens: int
-    flops: float
+    flops: float | None
     metric: str = "loss"
+    shown: str = "train_loss"
+    called: str = ""
     step: int = 0
     began_at: int = 0
     loss: float | None = None
@@ -57,7 +61,7 @@ class Running:
             self.began_at = self.step = event["step"]
         elif event["event"] == "metrics":
             self.step = event["steps"][-1]
-            self.loss = event["series"].get("train_loss", [self.loss])[-1]
+            self.loss = event["series"].get(self.shown, [self.loss])[-1]
             self.speed = event["series"].get("tokens_per_second", [self.speed])[-1]
         elif event["event"] == "final":
             name_at = metrics.final(self.metric)
@@ -67,10 +71,21 @@ class Running:
     @property
     def seconds_left(self) -> float | None:
         """Seconds until its last step at its present speed; None without one."""
-        return (self.steps - self.step) * self.step_tokens / self.speed if self.speed else None
+        if not self.speed or self.steps is None:
+            return None
+        return (self.steps - self.step) * self.step_tokens / self.speed
+
+    @property
+    def work(self) -> float:
+        """Its FLOPs; 1 where they are unknown, so that all such runs count alike."""
+        return 1.0 if self.flops is None else self.flops
+
+    def share(self, step: int) -> float:
+        """Return the share of its work that `step` steps are; 0 if its steps are unknown."""
+        return step / self.steps if self.steps else 0.0
 
     def __str__(self) -> str:
-        parts = [f"step {self.step}/{self.steps}"]
+        parts = [f"step {self.step}" + (f"/{self.steps}" if self.steps else "")]
         if self.loss is not None:
             parts.append(f"loss {self.loss:.4g}")
         if self.speed:
@@ -87,7 +102,7 @@ class Tally:
     Attributes:
         total: Runs.
         done: Runs that have a result, or failed.
-        flops_left: Floating-point operations of the runs that are not done.
+        flops_left: FLOPs of the runs that are not done, see `Running.work`.
         running: Key of a run → the run, of those that train here.
         flops_done: Made here by runs that no longer train.
         since: When the first run began to train here.
@@ -125,10 +140,11 @@ class Tally:
             done: Whether it will not be tried again.
         """
         run = self.running.pop(key)
-        self.flops_done += run.flops * (run.step - run.began_at) / run.steps
+        made = run.share(run.step - run.began_at) if run.steps else float(done)
+        self.flops_done += run.work * made
         if done:
             self.done += 1
-            self.flops_left -= run.flops
+            self.flops_left -= run.work
         return run
 
     @property
@@ -136,12 +152,12 @@ class Tally:
         """Seconds until the study is done at the rate so far; None while that is not known."""
         running = self.running.values()
         here = self.flops_done + sum(
-            run.flops * (run.step - run.began_at) / run.steps for run in running
+            run.work * run.share(run.step - run.began_at) for run in running
         )
         elapsed = 0.0 if self.since is None else self.clock() - self.since
         if not here or elapsed < MIN_SECONDS:
             return None
-        left = self.flops_left - sum(run.flops * run.step / run.steps for run in running)
+        left = self.flops_left - sum(run.work * run.share(run.step) for run in running)
         return max(0.0, left) * elapsed / here
 
     def __str__(self) -> str:
@@ -205,7 +221,7 @@ class Display:
         self._last_ended = time.monotonic()
         why = f": {error.strip().splitlines()[-1]}" if error.strip() else ""
         facts = f"; {self._tally}" if str(self._tally) and not self._bars else ""
-        metric = "held-out loss" if run.metric == "loss" else run.metric
+        metric = run.called or ("held-out loss" if run.metric == "loss" else run.metric)
         result = (
             f", {metric} {run.result:.4g}"
             if status == "complete" and run.result is not None

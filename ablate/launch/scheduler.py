@@ -103,14 +103,14 @@ class Scheduler:
         Args:
             pack: The job that it was trained in.
             run: The run, as it was before the attempt.
-            status: How the attempt ended: "complete", "diverged", "failed", "oom", "dead" or
-                "stopped".
+            status: How the attempt ended: "complete", "diverged", "failed", "timeout", "oom",
+                "dead" or "stopped".
         """
         if status == "oom":
             level = self._oom_levels.get(run.run.pack_key, 0)  # of a pack that ended meanwhile
             self._oom_levels[run.run.pack_key] = max(level, pack.oom_level + 1)
         exhausted = status in ("dead", "oom") and run.losses + 1 >= RETRIES
-        failed = status == "failed" or exhausted
+        failed = status in ("failed", "timeout") or exhausted
         self.stopped |= failed and self._fail_fast
         return failed or status in ACCEPTED
 

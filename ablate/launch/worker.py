@@ -3,11 +3,11 @@
     python -m ablate.launch.worker --device=cuda:0 --threads=2 --memory=85899345920 --device-lock=3
 
 `ablate.launch.messages` has the format of a job. With the first job the worker
-imports torch and sets its device up. On stdout `{"ready": device}` says that it has, `{"done":
-handle}` that it is free for the next job. A run that fails is recorded
-and the worker goes on; after it ran out of memory, or when the device no longer answers, it ends,
-and the launcher starts another. When stdin closes, because the launcher closes it or died, the
-worker checkpoints what it trains and ends.
+sets its device up, and imports torch if the job's kind trains with it. On stdout `{"ready":
+device}` says that it has, `{"done": handle}` that it is free for the next job. A run that fails is
+recorded and the worker goes on; after it ran out of memory, or when the device no longer answers,
+it ends, and the launcher starts another. When stdin closes, because the launcher closes it or died,
+the worker checkpoints what it trains and ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Any, BinaryIO, Protocol
 
 import ablate
 from ablate.journal import Journal
-from ablate.kinds import Context, Job, Progress
+from ablate.kinds import Context, Job, Progress, kind
 from ablate.launch.device_lock import device_lock
 from ablate.launch.messages import decode
 
@@ -49,7 +49,7 @@ ASKED = 75
 
 
 class Trainer(Protocol):
-    """What a worker trains with: `ablate.launch.trainer.TorchTrainer`, or another one in tests."""
+    """What a worker trains with: one of `trainer_of`, or another one in tests."""
 
     def setup(self, device: str, threads: int, memory: int) -> dict[str, Any]:
         """Set a device up; return what an attempt records of it.
@@ -73,7 +73,7 @@ class Trainer(Protocol):
         """Return whether the device still computes."""
         ...
 
-    def peak_bytes(self, device: str) -> int:
+    def peak_bytes(self, device: str) -> int | None:
         """Return the most memory held so far: allocated on a GPU, resident otherwise."""
         ...
 
@@ -290,18 +290,22 @@ def checkout() -> dict[str, Any]:
         return {}
 
 
-def torch_trainer() -> Trainer:
-    """Return the trainer of real workers. Imports torch."""
-    from ablate.launch.trainer import TorchTrainer
+def trainer_of(job: Job) -> Trainer:
+    """Return the trainer of real workers; imports torch if the job's kind trains with it."""
+    if kind(job.runs[0].kind).uses_torch:
+        from ablate.launch.trainer import TorchTrainer
 
-    return TorchTrainer()
+        return TorchTrainer()
+    from ablate.launch.plain import PlainTrainer
+
+    return PlainTrainer()
 
 
-def main(trainer_of: Callable[[], Trainer] = torch_trainer) -> None:
+def main(stub: Callable[[], Trainer] | None = None) -> None:
     """Run a worker with the arguments of this process.
 
     Args:
-        trainer_of: Makes what it trains with, at the first job.
+        stub: Makes what it trains with, in tests; by default `trainer_of`, at the first job.
     """
     parser = argparse.ArgumentParser(prog="python -m ablate.launch.worker")
     parser.add_argument("--device", required=True)
@@ -329,10 +333,10 @@ def main(trainer_of: Callable[[], Trainer] = torch_trainer) -> None:
 
         return stop
 
-    def set_up() -> tuple[Trainer, dict[str, Any]]:
+    def set_up(job: Job) -> tuple[Trainer, dict[str, Any]]:
         with ThreadPoolExecutor(1) as pool:
             source = pool.submit(checkout)  # waits for processes, while torch is imported
-            trainer = trainer_of()
+            trainer = stub() if stub else trainer_of(job)
             facts = trainer.setup(device, arguments.threads, arguments.memory)
         inbox.ready = True
         answer(ready=device)
@@ -347,7 +351,7 @@ def main(trainer_of: Callable[[], Trainer] = torch_trainer) -> None:
             progress = Progress()
             with opened(journals, progress) as attempts:
                 if trainer is None:  # not before its first job, whose heartbeats have begun
-                    trainer, origin = set_up()
+                    trainer, origin = set_up(job)
                 for attempt in attempts:
                     attempt.provenance = {**origin, "pack_size": len(attempts)}
                 lock = nullcontext() if fd is None else device_lock(fd, waiting(progress))

@@ -7,7 +7,7 @@ K·B.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,13 +17,14 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from ablate.config import RunConfig
 from ablate.model.layers import Linear, side_by_side
-from ablate.model.position import Position
 
 
 class Attention(nn.Module):
     """[K, B, T, C] → [K, B, T, C]; `bias` is added to the scores: see `Transformer.start`."""
 
-    def __init__(self, config: RunConfig, pack: int, position: Position) -> None:
+    rotate: Callable[[Tensor], Tensor]  # of the position encoding, which its block sets
+
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__()
         projection, norm = config.part("qkv"), config.part("qk_norm")
         self.d_head = config.d_head
@@ -33,10 +34,8 @@ class Attention(nn.Module):
         self.project = type(self.query).together
         self.query_norm = norm.build(config, pack, config.d_head)
         self.key_norm = norm.build(config, pack, config.d_head)
-        # a bound method: the module, and its parameters, belong to the transformer
-        self.rotate = position.rotate
         self.score = config.part("score").build(config, pack, config.d_head)
-        self.output = config.part("head_combine").build(config, pack, config.d_model)
+        self.output = config.part("head_combine").build(config, pack, width)
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         query, key, value = (

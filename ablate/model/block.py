@@ -5,9 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ablate.config import RunConfig
-from ablate.model.attention import Attention
 from ablate.model.layers import Dropout, DropoutRng
-from ablate.model.mlp import MLP
 from ablate.model.norm import NoNorm
 from ablate.model.position import Position
 
@@ -32,13 +30,16 @@ class Block(nn.Module):
             return made
 
         read = topology.mlp_inputs * config.d_model
-        self.wire = topology.wire
+        self.wire = topology.build(config, pack, config.d_model)
         self.n1, self.n2 = norm(placement.inputs), norm(placement.inputs, read)
         self.o1, self.o2 = norm(placement.outputs), norm(placement.outputs)
         self.p1 = norm(placement.joins and topology.joins == 2)
         self.p2 = norm(placement.joins)
-        self.attention = Attention(config, pack, position)
-        self.mlp = MLP(config, pack, read)
+        self.attention = config.part("mixer").build(config, pack, config.d_model)
+        if config.part("mixer").attends:
+            # a bound method: the module, and its parameters, belong to the transformer
+            self.attention.rotate = position.rotate
+        self.mlp = config.part("mlp").build(config, pack, read)
         self.attention_dropout = Dropout(config.dropout, f"blocks.{index}.attention", rng)
         self.mlp_dropout = Dropout(config.dropout, f"blocks.{index}.mlp", rng)
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate import draws
+from ablate.config import RunConfig
 
 
 def across(parameter: Tensor, x: Tensor) -> Tensor:
@@ -116,6 +117,14 @@ class Embedding(nn.Module):
             index = index + first.view(-1, *[1] * (index.ndim - 1))
         vectors = F.embedding(index, self.weight.flatten(0, 1))
         return vectors if self.scale == 1 else vectors * self.scale
+
+
+class TokenEmbedding(Embedding):
+    """One vector a token: tokens [K, …] → [K, …, width], scaled as the run's `init` says."""
+
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
+        scale = config.part("init").embedding_scale(config)
+        super().__init__(config.n_vocab, width, pack=pack, scale=scale)
 
 
 class DropoutRng(nn.Module):

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import contextlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ablate.components import Counts
 from ablate.config import RunConfig
-from ablate.model.transformer import Transformer
+from ablate.errors import AblateError
+from ablate.model.transformer import Transformer, model_of
 from ablate.sizes import Parts
+
+LARGEST = 1 << 26  # parameters of a model that is tried on the CPU
 
 
 def parts(config: RunConfig) -> Parts:
-    """Count parameters, FLOPs and activation bytes of one block, and of all else."""
+    """Count parameters, FLOPs and activation bytes of one block, and of all else.
+
+    All of a model without blocks is counted as one.
+    """
+    if not config.part("architecture").of_blocks:
+        all_ = _count(config)
+        whole = Counts(all_.params, all_.flops, bytes=all_.bytes)
+        return Parts(Counts(), Counts(), whole, all_.counted, divided=False)
     one, two = (_count(config.model_copy(update={"n_layer": n})) for n in (1, 2))
     block = Counts(two.params - one.params, two.flops - one.flops, bytes=two.bytes - one.bytes)
     rest = Counts(one.params - one.body, one.flops - block.flops, bytes=one.bytes - block.bytes)
-    return Parts(block, Counts(one.body - block.params), rest)
+    return Parts(block, Counts(one.body - block.params), rest, one.counted and two.counted)
 
 
 def _starts(config: RunConfig, tokens: Tensor) -> Tensor | None:
@@ -46,19 +59,72 @@ class _Count(NamedTuple):
 
     params: int
     body: int
-    flops: int
-    bytes: int
+    flops: int = 0
+    bytes: int = 0
+    counted: bool = False  # whether these are known
+
+
+class _Foreign(TorchDispatchMode):
+    """Notes whether operations are called that torch's counter of FLOPs does not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.found |= func.namespace not in ("aten", "prims", "prim")
+        return func(*args, **(kwargs or {}))
 
 
 def _count(config: RunConfig) -> _Count:
-    """Count a model of one member and one sequence of n_ctx tokens."""
-    with torch.device("meta"):
-        model, tokens = Transformer(config), torch.zeros(1, 1, config.n_ctx, dtype=torch.int64)
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    """Count a model of one member and one sequence of n_ctx tokens.
+
+    Operations of plain modules may lack a version without data: they are then counted with data,
+    on the CPU, if the model is small.
+    """
+    model = _built(config)
+    sizes = model.n_params, _n_body(model)
+    if all(one.plain is None for one in config.parts):
+        return _Count(*sizes, _flops(model, "meta") or 0, _kept_per_token(config), True)
+    for device in ("meta", *(["cpu"] if model.n_params <= LARGEST else [])):
+        with contextlib.suppress(Exception):
+            flops = _flops(_built(config, device), device)
+            if flops is not None:
+                return _Count(*sizes, flops, _kept_per_token(config), True)
+    return _Count(*sizes)
+
+
+def _built(config: RunConfig, device: str = "meta") -> Transformer:
+    """Return a model without data, or with random weights."""
+    try:
+        with torch.device("meta"):
+            model: Transformer = model_of(config)
+    except Exception:
+        if all(one.plain is None for one in config.parts):
+            raise
+        model = model_of(config)  # a constructor that needs data
+    if device == "meta":
+        return model.to("meta")
+    model = model_of(config)
+    model.initialise([0])
+    return model
+
+
+def _flops(model: Transformer, device: str) -> int | None:
+    """Return the FLOPs a token of a forward pass; None where not all operations are known."""
+    config, foreign = model.config, _Foreign()
+    with torch.device(device):
+        tokens = torch.zeros(1, 1, config.n_ctx, dtype=torch.int64)
+        counter = FlopCounterMode(display=False)
+        with sdpa_kernel(SDPBackend.MATH), counter, foreign:
             model(tokens, _starts(config, tokens))
-    flops = counter.get_total_flops() // config.n_ctx
-    kept = (_kept(config, 2) - _kept(config, 1)) // config.n_ctx  # without what sequences share
-    return _Count(model.n_params, _n_body(model), flops, kept)
+    return None if foreign.found else counter.get_total_flops() // config.n_ctx
+
+
+def _kept_per_token(config: RunConfig) -> int:
+    return (_kept(config, 2) - _kept(config, 1)) // config.n_ctx  # without what sequences share
 
 
 def _kept(config: RunConfig, sequences: int) -> int:
@@ -74,7 +140,7 @@ def _kept(config: RunConfig, sequences: int) -> int:
         return tensor
 
     with FakeTensorMode(), torch.device("cpu"):
-        model = Transformer(config.model_copy(update={"precision": "float32"}))
+        model = model_of(config.model_copy(update={"precision": "float32"}))
         tokens = torch.zeros(1, sequences, config.n_ctx, dtype=torch.int64)
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             with torch.autocast("cpu", torch.bfloat16, enabled=precision.casts):
@@ -85,3 +151,21 @@ def _kept(config: RunConfig, sequences: int) -> int:
     activations = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
     activations += 2 * logits.untyped_storage().nbytes()
     return int(activations * precision.stream // 4)
+
+
+def alone(config: RunConfig) -> str:
+    """Return why runs of a model with plain modules train one at a time; "" if in packs.
+
+    Raises:
+        AblateError: One of its modules does not work.
+    """
+    from ablate.model.trial import packed, works
+
+    layers = {"n_layer": 1} if config.part("architecture").of_blocks else {}
+    fewer = {"dropout": 0.0, "batch_tokens": 2 * config.n_ctx}
+    few = config.model_copy(update=layers | fewer)
+    if _built(few).n_params > LARGEST:
+        return "too large to be tried on this host"
+    if broken := works(few):
+        raise AblateError(broken)
+    return packed(few)

@@ -22,7 +22,7 @@ class MLP(nn.Module):
         self.gate = Linear(width, config.d_mlp, bias=bias, pack=pack) if activation.gated else None
         added = config.part("topology").adds_mlp
         self.output = Linear(config.d_mlp, config.d_model, bias=bias, pack=pack, ends_branch=added)
-        self.outer = config.part("outer_activation").apply
+        self.outer = config.part("outer_activation").build(config, pack, config.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output in the precision of x."""

@@ -13,8 +13,9 @@ from torch.utils.checkpoint import checkpoint
 from ablate.config import RunConfig
 from ablate.model.attention import apart, each, future
 from ablate.model.block import Block
-from ablate.model.layers import Dropout, DropoutRng, Embedding, Linear, linear
+from ablate.model.layers import Dropout, DropoutRng, Linear, linear
 from ablate.model.norm import LayerNorm, NoNorm
+from ablate.model.plain import Plain
 
 
 class Pieces(NamedTuple):
@@ -38,7 +39,8 @@ class Transformer(nn.Module):
             numbers, since every draw is a function of `rng`.
     """
 
-    def __init__(self, config: RunConfig, pack: int = 1) -> None:
+    def __init__(self, config: RunConfig, pack: int = 1, width: int = 0) -> None:
+        """Make the models of a pack; `width` is that of the run."""
         super().__init__()
         self.config = config
         self.pack = pack
@@ -46,9 +48,7 @@ class Transformer(nn.Module):
         width = config.d_model
         final_norm = config.part("norm_kind").build if config.part("norm").final else NoNorm
         self.rng = DropoutRng(pack)
-        self.embedding = Embedding(
-            config.n_vocab, width, pack=pack, scale=config.part("init").embedding_scale(config)
-        )
+        self.embedding = config.part("embedding").build(config, pack, width)
         self.position = config.part("position").build(config, pack, width)
         self.embed_norm = config.part("embed_norm").build(config, pack, width)
         self.dropout = Dropout(config.dropout, "embedding", self.rng)
@@ -96,7 +96,8 @@ class Transformer(nn.Module):
 
     def head(self, features: Tensor) -> Tensor:
         """Return logits of features, in the precision of the product: [K, …, C] → [K, …, V]."""
-        return self.unembedding(self.transform(features), self.embedding.weight)
+        shared = self.embedding.weight if self.unembedding.weight is None else None
+        return self.unembedding(self.transform(features), shared)
 
     @torch.no_grad()
     def stream(self, tokens: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -153,7 +154,8 @@ class Transformer(nn.Module):
     def initialise(self, seeds: Sequence[int], data_seeds: Sequence[int] | None = None) -> None:
         """Set every parameter of member k from (seeds[k], the parameter's name).
 
-        Gains start at 1, biases at 0, all else as the run's `init` says.
+        Gains start at 1, biases at 0, all else as the run's `init` says. A plain module draws its
+        own values, from (seeds[k], its name).
 
         Args:
             seeds: Seeds of the members' weights.
@@ -161,8 +163,14 @@ class Transformer(nn.Module):
         """
         assert len(seeds) == self.pack, (len(seeds), self.pack)
         self.rng.seed.copy_(torch.tensor(list(seeds if data_seeds is None else data_seeds)))
+        plain = {name: one for name, one in self.named_modules() if isinstance(one, Plain)}
+        for name, module in plain.items():
+            module.initialise(name, seeds)
+        drawn = tuple(f"{name}." for name in plain)
         for name, parameter in self.named_parameters():
             owner, _, kind = name.rpartition(".")
+            if name.startswith(drawn):
+                continue
             if kind == "gain":
                 parameter.fill_(1)
             elif kind == "bias":
@@ -179,6 +187,11 @@ class Transformer(nn.Module):
             self.config, owner.fan_in, ends_branch
         )
         return deviation
+
+
+def model_of(config: RunConfig, pack: int = 1) -> Any:
+    """Return the model of a run's architecture: a `Transformer`, or one with its interface."""
+    return config.part("architecture").build(config, pack, config.d_model)
 
 
 class MlmTransform(nn.Module):
@@ -212,8 +225,10 @@ class Unembedding(nn.Module):
         )
         self.bias = nn.Parameter(torch.zeros(pack, config.n_vocab)) if bias else None
 
-    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        return linear(x, embedding if self.weight is None else self.weight, self.bias)
+    def forward(self, x: Tensor, embedding: Tensor | None) -> Tensor:
+        weight = embedding if self.weight is None else self.weight
+        assert weight is not None
+        return linear(x, weight, self.bias)
 
 
 def _normal(seed: int, name: str, shape: Sequence[int]) -> Tensor:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ablate.errors import AblateError
-from ablate.plan.cells import Built, build
-from ablate.plan.check import check, check_reading
+from ablate.plan.cells import Built, build, check_levels
 from ablate.plan.compare import confounds, contrasts
-from ablate.plan.held_out import final_tokens, measured
+from ablate.plan.kinds import planning_of
 from ablate.plan.model import Cell, Confound, Contrast, Decision, Group, Plan, PlannedRun
-from ablate.plan.notes import notes
 from ablate.plan.probes import labelled
 from ablate.plan.tuning import Tuning, groups
 from ablate.study import Study
@@ -44,7 +42,7 @@ def plan(study: Study) -> Plan:
     built = build(study)
     built.sources.update(files)
     derived = _derive(study, built, (), {})
-    return measured(derived, final_tokens(derived.cells, study.evaluation))
+    return planning_of(study).measured(derived)
 
 
 def decide(base: Plan, decisions: Sequence[Decision], tried: Tried) -> Plan:
@@ -59,18 +57,29 @@ def decide(base: Plan, decisions: Sequence[Decision], tried: Tried) -> Plan:
     Raises:
         AblateError: A decision is for a cell that the study no longer has.
     """
-    built = Built(base.cells, base.too_long, base.excluded, base.sources, base.texts)
+    built = Built(
+        base.cells,
+        base.too_long,
+        base.excluded,
+        base.sources,
+        base.texts,
+        base.settings,
+        base.about,
+        base.code,
+    )
     return _derive(base.study, built, decisions, tried)
 
 
 def _derive(study: Study, built: Built, decisions: Sequence[Decision], tried: Tried) -> Plan:
     _refuse_unknown(built.cells, decisions)
-    rates = {decision.cell: decision.value for decision in decisions if decision.name == "lr"}
+    rates = {decision.cell: decision.value for decision in decisions if decision.name != "seeds"}
     tuning = Tuning(study, groups(study, built.cells), rates, tried)
     cells = tuning.cells(built.cells)
     compared = contrasts(study, cells)
-    check(study, cells, built.too_long, compared)
-    check_reading(study, built.texts)
+    of_kind = planning_of(study)
+    check_levels(study, cells, built.too_long)
+    for complaint in of_kind.complaints(study, cells, compared, built.texts):
+        raise AblateError(complaint)
     undecided = {label for group in tuning.undecided for label in group.cells}
     runs = list(_compared_runs(study, cells, decisions))
     return Plan(
@@ -83,8 +92,11 @@ def _derive(study: Study, built: Built, decisions: Sequence[Decision], tried: Tr
         undecided=tuning.undecided,
         sources=built.sources,
         texts=built.texts,
+        settings=built.settings,
+        about=built.about,
+        code=built.code,
         confounds=confounds(study, cells, compared, tuning.groups),
-        notes=notes(study, cells),
+        notes=tuple(of_kind.notes(study, cells)),
         excluded=built.excluded,
         too_long=built.too_long,
     )

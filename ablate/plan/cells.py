@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from ablate.code import Code
 from ablate.errors import AblateError, UnlocatedError
 from ablate.kinds import Run
-from ablate.plan.model import Cell, Text
-from ablate.plan.resolve import Resolver
+from ablate.plan.kinds import planning_of
+from ablate.plan.model import Cell, Resolver, Text
 from ablate.study import Study
 from ablate.study.design import Combination, combinations
 from ablate.study.source import Source
@@ -24,6 +26,9 @@ class Built:
         excluded: Labels of cells that [[exclude]] leaves out.
         sources: Content hash of a corpus or tokenizer → its location.
         texts: Corpora with their tokenizers.
+        settings: See `Plan.settings`.
+        about: See `Plan.about`.
+        code: See `Plan.code`.
     """
 
     cells: tuple[Cell, ...]
@@ -31,6 +36,9 @@ class Built:
     excluded: tuple[str, ...]
     sources: dict[str, str]
     texts: tuple[Text, ...]
+    settings: Mapping[str, Any]
+    about: tuple[str, ...]
+    code: tuple[Code, ...]
 
 
 def build(study: Study) -> Built:
@@ -43,7 +51,7 @@ def build(study: Study) -> Built:
         AblateError: A cell's fields contradict each other, two cells have one name, an [[exclude]]
             matches none, or max_epochs leaves none.
     """
-    resolver = Resolver(study)
+    resolver = planning_of(study).resolver(study)
     cells: dict[str, Cell] = {}
     excluded = []
     unused = list(study.exclude)
@@ -56,27 +64,17 @@ def build(study: Study) -> Built:
             continue
         if label in cells:
             raise AblateError(f"{study.path}: two cells would be called {label!r}; rename a level")
+        stratum = _stratum(study, levels)
         try:
-            stratum = _stratum(study, levels)
-            run, epochs = resolver.run(chosen, baselines.get(stratum))
+            resolved = resolver.resolve(chosen, baselines.get(stratum))
         except UnlocatedError:
             raise
         except AblateError as error:
             if str(error).startswith(str(study.path)):
                 raise
             raise AblateError(f"{study.path}: cell {label!r}: {error}") from None
-        baselines.setdefault(stratum, run)
-        config = run.config
-        byte_coverage = resolver.byte_coverage.get(config.tokenizer_hash, 1.0)
-        cells[label] = Cell(
-            label,
-            levels,
-            stratum,
-            run,
-            epochs,
-            resolver.held_out[config.corpus_hash, config.tokenizer_hash],
-            byte_coverage,
-        )
+        baselines.setdefault(stratum, resolved.run)
+        cells[label] = Cell(label, levels, stratum, **vars(resolved))
     if unused:
         location = Source(study.path, study.toml).where("exclude", study.exclude.index(unused[0]))
         raise AblateError(
@@ -91,7 +89,16 @@ def build(study: Study) -> Built:
             f" {too_long[0].epochs:.2f} times; lower the budget or use a larger corpus"
         )
     texts = tuple(resolver.texts.values())
-    return Built(kept, too_long, tuple(excluded), resolver.sources, texts)
+    return Built(
+        kept,
+        too_long,
+        tuple(excluded),
+        resolver.sources,
+        texts,
+        resolver.settings,
+        tuple(resolver.about),
+        tuple(resolver.code),
+    )
 
 
 def _too_long(study: Study, cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
@@ -103,8 +110,29 @@ def _too_long(study: Study, cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
     return tuple(
         cell
         for cell in cells
-        if most is not None and max(cell.epochs, baselines[cell.stratum].epochs) > most
+        if most is not None
+        and max(cell.epochs or 0.0, baselines[cell.stratum].epochs or 0.0) > most
     )
+
+
+def check_levels(study: Study, cells: tuple[Cell, ...], too_long: tuple[Cell, ...]) -> None:
+    """Raise an error if a level of the study is in none of its cells.
+
+    Raises:
+        AblateError: The first such level, with its line in the study file.
+    """
+    source = Source(study.path, study.toml)
+    if not cells:
+        raise AblateError(f"{source.where('exclude')}: [[exclude]] leaves no cell")
+    for factor, named in study.factors.items():
+        reached = {cell.levels[factor] for cell in (*cells, *too_long) if factor in cell.levels}
+        for level in named:
+            if level not in reached:
+                location = source.where("factors", factor, level)
+                why = "it has no effect with the other levels, or is excluded"
+                raise AblateError(
+                    f"{location}: level {level!r} of {factor} occurs in no cell: {why}"
+                )
 
 
 def baseline_levels(study: Study) -> Combination:

@@ -1,9 +1,8 @@
-"""Checks of all cells together: keys without effect, metrics that cannot be compared."""
+"""Checks of all transformers of a study: keys without effect, metrics that do not compare."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 from ablate import metrics
 from ablate.components import CATALOGUE
@@ -32,51 +31,33 @@ COMPARABLE = {  # metric → fields that two cells must share for the comparison
 }
 
 
-def check(
-    study: Study,
-    cells: tuple[Cell, ...],
-    too_long: tuple[Cell, ...],
-    compared: tuple[Contrast, ...],
-) -> None:
-    """Raise an error if something in a study has no effect, or would be misleading.
-
-    Raises:
-        AblateError: The first such thing, with its line in the study file.
-    """
+def complaints(
+    study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...], texts: Sequence[Text]
+) -> Iterator[str]:
+    """Yield what in a study has no effect, or would be misleading, with its line in the file."""
     source = Source(study.path, study.toml)
-    if not cells:
-        raise AblateError(f"{source.where('exclude')}: [[exclude]] leaves no cell")
-    for complaint in chain(
-        _idle(study, cells, too_long, source),
-        _lengths(study, cells, source),
-        _unmeasured(study, cells, source),
-        _incomparable(study, cells, compared, source),
-    ):
-        raise AblateError(complaint)
+    yield from _idle(study, cells, source)
+    yield from _lengths(study, cells, source)
+    yield from _unmeasured(study, cells, source)
+    yield from _incomparable(study, cells, compared, source)
+    yield from _unread(study, texts, source)
 
 
-def check_reading(study: Study, texts: Sequence[Text]) -> None:
-    """Raise an error if a key of [data] concerns none of the texts.
-
-    Raises:
-        AblateError: With its line in the study file.
-    """
-    source = Source(study.path, study.toml)
+def _unread(study: Study, texts: Sequence[Text], source: Source) -> Iterator[str]:
+    """Yield complaints about keys of [data] that concern none of the texts."""
     formats = {name for text in texts for name in text.corpus.formats}
     needed = {"dtype": {"tokens"}, "field": TABLES, "rows": TABLES}
     for key in study.reading.model_fields_set:
         needs = needed.get(key, formats - {"tokens"} if key != "format" else formats)
         if not formats & needs:
             what = " or ".join(sorted(needs)) or "text of your own"
-            raise AblateError(
+            yield (
                 f"{source.where('data', key)}: {key} has no effect: no corpus of this study is read"
                 f" as {what}"
             )
 
 
-def _idle(
-    study: Study, cells: tuple[Cell, ...], too_long: tuple[Cell, ...], source: Source
-) -> Iterator[str]:
+def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
     """Yield complaints about keys that change no run."""
     for name in study.base:
         if not any(meaningful(name, dict(cell.config)) for cell in cells):
@@ -87,13 +68,6 @@ def _idle(
             yield (
                 f"{source.where('base', name)}: {name} has no effect in any cell: it needs {needs}"
             )
-    for factor, named in study.factors.items():
-        reached = {cell.levels[factor] for cell in (*cells, *too_long) if factor in cell.levels}
-        for level in named:
-            if level not in reached:
-                location = source.where("factors", factor, level)
-                why = "it has no effect with the other levels, or is excluded"
-                yield f"{location}: level {level!r} of {factor} occurs in no cell: {why}"
     evaluation, default = study.evaluation, Evaluation()
     if evaluation.probe != default.probe and not any(
         cell.config.part("objective").masks for cell in cells

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ablate.errors import AblateError
-from ablate.evaluation import HELD_OUT_BLOCK, LABELLED, PASSAGE
 from ablate.plan.cells import baseline_levels
+from ablate.plan.kinds import planning_of
 from ablate.plan.model import Cell, Confound, Contrast, Group
 from ablate.study import Study
 from ablate.study.design import PARTWISE
@@ -82,11 +81,9 @@ def confounds(
     """Return the confounds: what a comparison cannot separate from its factor."""
     by_label = {cell.label: cell for cell in cells}
     pairs = [(by_label[contrast.cell], by_label[contrast.baseline]) for contrast in compared]
-    probes = study.evaluation.downstream
-    limits: list[tuple[float, str]] = []
-    limits += [(PASSAGE, "passages of")] * any(name != LABELLED for name in probes)
-    limits += [(math.inf, "of a text its first")] * (LABELLED in probes)
-    found = [one for pair in pairs for one in (*_of_pair(*pair), *_passages(*pair, limits))]
+    of_kind = planning_of(study)
+    found = [one for pair in pairs for one in _of_pair(*pair)]
+    found += of_kind.confounds(study, pairs)
     keys: dict[str, str] = {}
     for cell in cells:
         twin = keys.setdefault(cell.run.key, cell.label)
@@ -98,29 +95,26 @@ def confounds(
                     f"is the same configuration as {twin!r}; trained once",
                 )
             )
-    return (*found, *_rates(cells, compared, groups))
+    if not groups:
+        found += of_kind.shared_rate(cells)
+    return (*found, *_rates(study, compared, groups))
 
 
 def _rates(
-    cells: tuple[Cell, ...], compared: tuple[Contrast, ...], groups: tuple[Group, ...]
+    study: Study, compared: tuple[Contrast, ...], groups: tuple[Group, ...]
 ) -> Iterator[Confound]:
-    """Learning rates that a cell shares with its baseline."""
-    rates = {cell.config.lr for cell in cells}
-    if not groups and len(rates) == 1:
-        text = (
-            f"all cells share lr = {rates.pop():g}: a disadvantage for cells that need another"
-            " learning rate"
-        )
-        yield Confound("learning rate", "", text)
+    """Tuned numbers, such as learning rates, that a cell shares with its baseline."""
     of = {label: group for group in groups for label in group.cells}
     for group in dict.fromkeys(
         of[one.cell] for one in compared if of and of[one.cell] is of[one.baseline]
     ):
+        assert study.tune
         text = (
-            f"lr is tuned on {group.representative!r} and shared by {len(group.cells) - 1} more"
-            " cells: a disadvantage for cells that need"
+            f"{study.tune.field} is tuned on {group.representative!r} and shared by"
+            f" {len(group.cells) - 1} more cells: a disadvantage for cells that need another"
+            f" {study.tune.what}"
         )
-        yield Confound("learning rate", "", f"{text} another learning rate")
+        yield Confound("learning rate", "", text)
 
 
 def _of_pair(cell: Cell, baseline: Cell) -> Iterator[Confound]:
@@ -131,7 +125,9 @@ def _of_pair(cell: Cell, baseline: Cell) -> Iterator[Confound]:
     flops = _difference(one.flops, other.flops)
     sized_alike = max(abs(total), abs(body)) <= MISMATCH
     if not sized_alike:
-        text = f"{total:+.1%} parameters (body {body:+.1%}) against {baseline.label!r}"
+        known = None not in (one.params_body, other.params_body)
+        of_body = f"body {body:+.1%}" if known else "body unknown"
+        text = f"{total:+.1%} parameters ({of_body}) against {baseline.label!r}"
         yield Confound("parameters", cell.label, text)
     if abs(tokens) > MISMATCH:
         yield Confound(
@@ -141,42 +137,8 @@ def _of_pair(cell: Cell, baseline: Cell) -> Iterator[Confound]:
         yield Confound(
             "FLOPs", cell.label, f"{flops:+.1%} training FLOPs against {baseline.label!r}"
         )
-    if cell.config.corpus_hash != baseline.config.corpus_hash:
-        yield Confound(
-            "corpus", cell.label, f"a different text from {baseline.label!r}, also held out"
-        )
-    elif not _scored_alike(cell, baseline):
-        yield Confound(
-            "held-out text",
-            cell.label,
-            f"scored on different parts of the held-out text from {baseline.label!r}",
-        )
 
 
 def _difference(value: float | None, baseline: float | None) -> float:
     """Return the relative difference, 0 if either is unknown."""
     return 0.0 if value is None or baseline is None else value / baseline - 1
-
-
-def _passages(
-    cell: Cell, baseline: Cell, limits: Sequence[tuple[float, str]]
-) -> Iterator[Confound]:
-    """Passages of two lengths, of which the longer ones are easier for a linear probe."""
-    for most, what in limits:
-        length, other = (min(most, one.config.n_ctx) for one in (cell, baseline))
-        if length != other:
-            text = (
-                f"its linear probe reads {what} {length} tokens, instead of {other} as in"
-                f" {baseline.label!r}"
-            )
-            yield Confound("passages", cell.label, text)
-
-
-def _scored_alike(cell: Cell, baseline: Cell) -> bool:
-    """Return whether both are scored on the same held-out tokens.
-
-    `ablate.data.batches.held_out_starts` chooses them.
-    """
-    one, other = cell.config, baseline.config
-    tiled = all(HELD_OUT_BLOCK % config.n_ctx == 0 for config in (one, other))
-    return one.tokenizer_hash == other.tokenizer_hash and (one.n_ctx == other.n_ctx or tiled)

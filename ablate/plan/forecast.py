@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ablate import sizes
+from ablate.errors import AblateError
 from ablate.evaluation import FORWARD, Evaluation
 from ablate.plan.model import Cell, Plan
 
@@ -59,10 +59,15 @@ def at_speed(plan: Plan, flops: float) -> Forecast:
     Args:
         plan: The plan.
         flops: Floating-point operations a second.
+
+    Raises:
+        AblateError: The FLOPs of a cell are unknown.
     """
-    return Forecast(
-        {
-            cell.label: flops * cell.config.tokens / sizes.train_flops(cell.config)
-            for cell in plan.cells
-        }
-    )
+    speeds = {}
+    for cell in plan.cells:
+        if cell.cost.flops is None:
+            raise AblateError(
+                f"--flops: the FLOPs of {cell.label!r} are unknown; --device times the models"
+            )
+        speeds[cell.label] = flops * cell.config.tokens / cell.cost.flops
+    return Forecast(speeds)

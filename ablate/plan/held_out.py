@@ -49,6 +49,11 @@ def final_tokens(cells: Sequence[Cell], evaluation: Evaluation) -> int | None:
     return chosen if chosen > evaluation.tokens else None
 
 
+def with_final_tokens(plan: Plan) -> Plan:
+    """Return a plan whose final loss is measured on the default number of tokens."""
+    return measured(plan, final_tokens(plan.cells, plan.study.evaluation))
+
+
 def measured(plan: Plan, final_tokens: int | None) -> Plan:
     """Return a plan whose final loss is measured on so many tokens, unless its file says how many.
 

@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator
 
 from ablate import config as configuration
-from ablate import sizes
 from ablate.errors import AblateError
-from ablate.plan.match import fit_d_mlp
+from ablate.plan.match import fit_d_mlp, measure
 from ablate.study import Fields
 
 DEEPEST = 256  # layers
@@ -35,7 +34,7 @@ def solve(params: float, aspect: float, d_head: int, base: Fields) -> Fields:
     if shapes:
         shape = min(shapes, key=lambda pair: pair[0])[1]
         fitted = fit_d_mlp(configuration.resolve(base | shape), params, "body")
-        if fitted and abs(sizes.count(fitted).body / params - 1) <= NEAR:
+        if fitted and abs(measure(fitted, "body") / params - 1) <= NEAR:
             return shape | {"d_mlp": fitted.d_mlp}
     raise AblateError(
         f"size: no model has about {params:,.0f} body parameters with aspect = {aspect:g} and"
@@ -58,7 +57,7 @@ def _shapes(
                 "d_head": d_head,
             }
             try:
-                body = sizes.count(configuration.resolve(base | shape)).body
+                body = measure(configuration.resolve(base | shape), "body")
             except AblateError:  # such as an n_kv_head that does not divide this n_head
                 continue
             smallest = min(smallest, body)

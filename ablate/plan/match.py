@@ -11,11 +11,17 @@ CLOSE = 0.005
 
 
 def measure(config: RunConfig, quantity: str) -> int:
-    """Return what [match] calls "body" or "total" (parameters), or "flops" (forward, a token)."""
+    """Return what [match] calls "body" or "total" (parameters), or "flops" (forward, a token).
+
+    Raises:
+        AblateError: It is unknown.
+    """
     counted = sizes.count(config)
-    return {"body": counted.body, "total": counted.params, "flops": counted.flops_per_token}[
-        quantity
-    ]
+    found = {"body": counted.body, "total": counted.params, "flops": counted.flops_per_token}
+    if (value := found[quantity]) is None:
+        what = "FLOPs" if quantity == "flops" else "parameters without embeddings and head"
+        raise AblateError(f"the {what} of this model are unknown; choose another quantity")
+    return value
 
 
 def mismatch(config: RunConfig, baseline: RunConfig, quantity: str) -> float:
@@ -24,7 +30,8 @@ def mismatch(config: RunConfig, baseline: RunConfig, quantity: str) -> float:
     It is that of parameters, or for "flops" of the FLOPs of the whole training.
     """
     if quantity == "flops":
-        return sizes.train_flops(config) / sizes.train_flops(baseline) - 1
+        own, other = (measure(one, quantity) * one.tokens for one in (config, baseline))
+        return own / other - 1
     return measure(config, quantity) / measure(baseline, quantity) - 1
 
 
@@ -49,11 +56,8 @@ def matched_d_mlp(config: RunConfig, baseline: RunConfig, quantity: str) -> int:
 
 def matched_steps(config: RunConfig, baseline: RunConfig) -> int:
     """Return the steps at which the training FLOPs of `config` come nearest to the baseline's."""
-    steps = round(
-        sizes.train_flops(baseline)
-        / (3 * sizes.count(config).flops_per_token * config.batch_tokens)
-    )
-    return max(1, steps)
+    wanted = measure(baseline, "flops") * baseline.tokens
+    return max(1, round(wanted / (measure(config, "flops") * config.batch_tokens)))
 
 
 def fit_d_mlp(config: RunConfig, target: float, quantity: str) -> RunConfig | None:
@@ -65,7 +69,10 @@ def fit_d_mlp(config: RunConfig, target: float, quantity: str) -> RunConfig | No
         None where d_mlp would have to be below 1.
     """
     first = measure(with_d_mlp(config, 1), quantity)
-    exact = 1 + (target - first) / (measure(with_d_mlp(config, 2), quantity) - first)
+    more = measure(with_d_mlp(config, 2), quantity) - first
+    if more == 0:
+        raise AblateError(f"[match]: the size of mlp = {config.mlp!r} does not depend on d_mlp")
+    exact = 1 + (target - first) / more
     for step in (8, 4, 2):
         fitted = with_d_mlp(config, max(step, step * round(exact / step)))
         if abs(measure(fitted, quantity) / target - 1) <= CLOSE:

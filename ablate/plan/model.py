@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+from ablate.code import Code
 from ablate.kinds import Cost, Run
 from ablate.study import Study
 from ablate.text.corpora import Corpus
@@ -23,7 +24,7 @@ class Cell:
         levels: Factor → label of its level, without factors that have no meaning beside the others.
         stratum: The levels of the `within` factors, such as "n_layer=12"; "" for none.
         run: Its run with seed 0.
-        epochs: Passes over the training text; estimated for most tokenizers.
+        epochs: Passes over the training text, estimated for most tokenizers; None if unknown.
         held_out: Held-out tokens of the text; estimated as `epochs` is.
         byte_coverage: Bytes that the tokens decode to per byte of text; 1 if unknown.
     """
@@ -32,7 +33,7 @@ class Cell:
     levels: dict[str, str]
     stratum: str
     run: Run
-    epochs: float
+    epochs: float | None = None
     held_out: float = math.inf
     byte_coverage: float = 1.0
 
@@ -45,6 +46,56 @@ class Cell:
     def cost(self) -> Cost:
         """What one of its runs takes."""
         return self.run.cost
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What a combination of levels is resolved to; see `Cell`."""
+
+    run: Run
+    epochs: float | None = None
+    held_out: float = math.inf
+    byte_coverage: float = 1.0
+
+
+class Resolver(Protocol):
+    """Resolves the cells of one study.
+
+    Attributes:
+        sources: Content hash of what its runs read → its location.
+        texts: Names of corpus and tokenizer → what was read; {} for a kind without text.
+        settings: What the study says of its runs besides their fields.
+        about: Lines on how its runs are made.
+        code: Code from outside of ablate that its runs depend on.
+    """
+
+    sources: dict[str, str]
+    texts: dict[tuple[str, str], Text]
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+    @property
+    def about(self) -> Sequence[str]: ...
+
+    @property
+    def code(self) -> Sequence[Code]: ...
+
+    def levels(self, chosen: dict[str, str]) -> dict[str, str]:
+        """Return `chosen` (factor → label) without factors that have no effect in it."""
+        ...
+
+    def resolve(self, chosen: dict[str, str], baseline: Run | None) -> Resolved:
+        """Resolve a combination.
+
+        Args:
+            chosen: Factor → label of its level.
+            baseline: The run of its stratum's baseline; None for a baseline itself.
+
+        Raises:
+            AblateError: Fields contradict each other.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -143,6 +194,9 @@ class Plan:
         undecided: Groups whose learning rate is not decided.
         sources: Content hash of a corpus, tokenizer or file of labels → its location.
         texts: Corpora with their tokenizers.
+        settings: What the study says of its runs besides their fields, see `Job.settings`.
+        about: Lines on how its runs are made, for the reader of the plan.
+        code: Code from outside of ablate that its runs depend on.
         confounds: Differences besides the factors.
         notes: Warnings and hints for the reader of the plan.
         excluded: Labels of cells that [[exclude]] leaves out.
@@ -158,6 +212,9 @@ class Plan:
     undecided: tuple[Group, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
     texts: tuple[Text, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    about: tuple[str, ...] = ()
+    code: tuple[Code, ...] = ()
     confounds: tuple[Confound, ...] = ()
     notes: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()

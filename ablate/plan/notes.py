@@ -8,7 +8,7 @@ from itertools import product
 from ablate import sizes
 from ablate.plan.model import Cell
 from ablate.study import Study
-from ablate.units import count
+from ablate.units import count, listed
 
 FEW = 50  # steps below which a run has learnt little beyond token frequencies
 # a tokenizer that loses more than this share of a text's bytes is lossy; separators lose less
@@ -23,6 +23,7 @@ def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
         *_whole(study, cells),
         *_lossy(cells),
         *_scores(cells),
+        *_alone(cells),
     )
 
 
@@ -39,7 +40,7 @@ def _short(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _undefined(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
-    """Contexts for which a position encoding is not defined; cells of one are named together."""
+    """Contexts for which a model is not defined; cells of one part are named together."""
     missing: dict[tuple[str, int, str], list[str]] = {}
     for cell in cells:
         limit, n_ctx = cell.config.longest_context, cell.config.n_ctx
@@ -49,15 +50,12 @@ def _undefined(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
             if limit and factor * n_ctx > limit
         ]
         if beyond:
-            missing.setdefault((cell.config.position, n_ctx, " and ".join(beyond)), []).append(
-                cell.label
-            )
-    for (position, n_ctx, finals), labels in missing.items():
+            one = next(p for p in cell.config.parts if p.longest_context(cell.config) == limit)
+            key = f"{one.factor} = {one.name!r}", n_ctx, " and ".join(beyond)
+            missing.setdefault(key, []).append(cell.label)
+    for (part, n_ctx, finals), labels in missing.items():
         where = f"{labels[0]!r}" + (f" and {len(labels) - 1} more" if labels[1:] else "")
-        yield (
-            f"position = {position!r} is not defined beyond n_ctx = {n_ctx}: {where} will have no"
-            f" {finals}"
-        )
+        yield (f"{part} is not defined beyond n_ctx = {n_ctx}: {where} will have no {finals}")
 
 
 def _whole(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
@@ -96,9 +94,19 @@ def _lossy(cells: Sequence[Cell]) -> Iterator[str]:
 def _scores(cells: Sequence[Cell]) -> Iterator[str]:
     """The memory of scores that keep more than fused attention does, where they need most."""
     largest = max(cells, key=lambda cell: sizes.score_bytes(cell.config))
-    if scores := sizes.score_bytes(largest.config):
-        share = scores / sizes.memory_bytes(largest.config)
+    if (scores := sizes.score_bytes(largest.config)) and (whole := largest.cost.bytes):
+        share = scores / whole
         yield (
             f"score = {largest.config.score!r} keeps n_ctx²·d_head numbers a head and sequence:"
             f" {scores / 2**20:,.0f} MiB, {share:.0%} of the memory of {largest.label!r}"
         )
+
+
+def _alone(cells: Sequence[Cell]) -> Iterator[str]:
+    """Cells whose runs do not train in packs, by the reason."""
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        if why := sizes.alone(cell.config):
+            found.setdefault(why, []).append(cell.label)
+    for why, labels in found.items():
+        yield f"Trained alone, not in packs: {listed(labels, most=3)}: {why}"

@@ -1,24 +1,25 @@
-"""One combination of levels → its configuration: text, size ladder, budget."""
+"""One combination of levels → its transformer: text, size ladder, budget."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ablate import sizes, text
+from ablate import text
+from ablate.code import Code
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig, field_info
 from ablate.errors import AblateError
 from ablate.kinds import Run, kind
 from ablate.plan.ladder import solve
-from ablate.plan.match import matched_d_mlp, matched_steps
-from ablate.plan.model import Text
+from ablate.plan.match import matched_d_mlp, matched_steps, measure
+from ablate.plan.model import Resolved, Text
 from ablate.study import Fields, Study
 from ablate.study.source import Source, located
 from ablate.study.values import BUDGETS, LARGEST_BUDGET
 from ablate.text import corpora, describe, tokenizers
 
-KIND = "transformer"  # of all runs that a study file describes
 # of English with a vocabulary of some thousand pieces; for estimates
 BYTES_PER_TOKEN = 4.0
 _TRIED = 1 << 26  # bytes of text up to which a tokenizer from a file is tried on all of it
@@ -36,7 +37,7 @@ def meaningful(name: str, fields: Fields) -> bool:
 
 
 @dataclass
-class Resolver:
+class TransformerResolver:
     """Resolves the cells of one study; texts and steps of the ladder are looked up once."""
 
     study: Study
@@ -48,7 +49,14 @@ class Resolver:
     byte_coverage: dict[str, float] = field(default_factory=dict)
     # names of corpus and tokenizer → what was read
     texts: dict[tuple[str, str], Text] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    about: tuple[str, ...] = ()
     _geometries: dict[tuple[Any, ...], Fields] = field(default_factory=dict)
+
+    @property
+    def code(self) -> tuple[Code, ...]:
+        """The files and packages that levels from outside come from."""
+        return self.study.use
 
     def levels(self, chosen: dict[str, str]) -> dict[str, str]:
         """Return `chosen` without the factors that have no effect with the other levels.
@@ -73,7 +81,7 @@ class Resolver:
             fields |= self.study.factors[factor][level]
         return fields
 
-    def run(self, chosen: dict[str, str], baseline: Run | None) -> tuple[Run, float]:
+    def resolve(self, chosen: dict[str, str], baseline: Run | None) -> Resolved:
         """Resolve a combination.
 
         Args:
@@ -81,7 +89,7 @@ class Resolver:
             baseline: What [match] matches it to; None for a baseline itself.
 
         Returns:
-            The run with seed 0, and its passes over the training text.
+            The run with seed 0, and what its text is to it.
 
         Raises:
             AblateError: Fields contradict each other, or the text is too short.
@@ -109,7 +117,7 @@ class Resolver:
         }
         if "params" in fields:
             fields |= self._geometry(fields)
-        run = Run(KIND, kind(KIND).check(fields))
+        run = Run("transformer", kind("transformer").check(fields))
         match = self.study.match if baseline else None
         if match and baseline and match.by == "d_mlp":
             run = run.with_(d_mlp=matched_d_mlp(run.config, baseline.config, match.quantity))
@@ -121,7 +129,9 @@ class Resolver:
         text.check(read.corpus, read.tokenizer, config.n_ctx, round(longest))
         if config.part("document_mask").within:
             tokenizers.check_separator(read.tokenizer)
-        return run, config.tokens / read.train_tokens
+        held_out = self.held_out[config.corpus_hash, config.tokenizer_hash]
+        coverage = self.byte_coverage.get(config.tokenizer_hash, 1.0)
+        return Resolved(run, config.tokens / read.train_tokens, held_out, coverage)
 
     def _text(self, corpus: str | None, tokenizer: str | None) -> Text:
         """Return the text that two fields name; its tokens are counted where max_epochs is set."""
@@ -186,11 +196,10 @@ def _steps(config: RunConfig, budget: str, amount: float) -> int:
     Raises:
         AblateError: The budget is less than one step, or far too large.
     """
-    counted = sizes.count(config)
     tokens = {
         "tokens": lambda: amount,
-        "tokens_per_param": lambda: amount * counted.params,
-        "flops": lambda: amount / (3 * counted.flops_per_token),
+        "tokens_per_param": lambda: amount * measure(config, "total"),
+        "flops": lambda: amount / (3 * measure(config, "flops")),
     }[budget]()
     steps = round(tokens / config.batch_tokens)
     if steps < 1:

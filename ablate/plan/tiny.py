@@ -11,6 +11,7 @@ from typing import Any
 
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
+from ablate.errors import AblateError
 from ablate.plan.cells import build
 from ablate.study import Crossed, Fields, Study
 from ablate.study.levels import sets
@@ -36,7 +37,15 @@ def tiny(study: Study) -> Study:
 
     Levels stay different from each other. All widths are divided by one number and all budgets
     multiplied by one, so that their ratios are unchanged.
+
+    Raises:
+        AblateError: The study is one of a script, whose size ablate does not know.
     """
+    if study.command:
+        raise AblateError(
+            f"{study.path}: --size tiny shrinks transformers; give the options of a script smaller"
+            " values in [base]"
+        )
     crossed = Crossed(SEEDS, SEEDS) if study.crossed else None
     shrunk = _changed(_explicit(study), _shape_changes(study))
     shrunk = replace(

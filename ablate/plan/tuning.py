@@ -86,7 +86,11 @@ class Tuning:
             for group in self.groups
             for label in group.cells
         }
-        return tuple(replace(cell, run=cell.run.with_(lr=by_cell[cell.label])) for cell in cells)
+        field = self.study.tune.field
+        return tuple(
+            replace(cell, run=cell.run.with_(seed=None, **{field: by_cell[cell.label]}))
+            for cell in cells
+        )
 
     def runs(self, cells: Sequence[Cell]) -> tuple[PlannedRun, ...]:
         """Return the tuning runs of every group's representative."""
@@ -121,7 +125,7 @@ class Tuning:
     ) -> tuple[PlannedRun, ...]:
         of_cell = {cell.label: cell.run for cell in cells}
         return tuple(
-            PlannedRun(label, of_cell[label].with_(lr=lr, seed=seed), "tune")
+            PlannedRun(label, of_cell[label].with_(seed=seed, **{self._table.field: lr}), "tune")
             for group in self.groups
             for label in [group.representative]
             for seed in seeds(self.study)

@@ -24,6 +24,7 @@ from ablate.analysis.records import (
     SameRuns,
     SeedGroups,
     Spread,
+    Threshold,
     Untrained,
     Variance,
     Verdict,
@@ -103,6 +104,7 @@ def cells(data: ReportData) -> list[str]:
         *(say("untrained", one) for one in data.findings.of(Untrained)),
         *(say("seed_groups", one, data.labels) for one in data.findings.of(SeedGroups)),
         *(say("copying", one, data.labels) for one in data.findings.of(Copying)),
+        *(say("threshold", one, data.labels) for one in data.findings.of(Threshold)),
     ]
 
 

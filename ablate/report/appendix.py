@@ -16,9 +16,11 @@ from ablate.report.tables import measured, plain
 from ablate.results import without_folders
 from ablate.store import questions
 from ablate.store.questions import quoted
+from ablate.store.records import FAILED
+from ablate.study import tuned, tuned_field
 from ablate.units import duration, listed
 
-UNFINISHED = ("failed", "oom", "diverged", "stopped")
+UNFINISHED = (*FAILED, "diverged", "stopped")
 
 
 def cost(data: ReportData) -> Table:
@@ -115,7 +117,9 @@ def troubles(data: ReportData) -> Table:
                 run["cell"],
                 Value(f"{run['seed']}", run["seed"]),
                 run["role"],
-                "out of memory" if run["status"] == "oom" else run["status"],
+                {"oom": "out of memory", "timeout": "out of time"}.get(
+                    run["status"], run["status"]
+                ),
                 Value("–" if pd.isna(step) else f"{int(step):,}", plain(step)),
                 Value(f"{run['attempts']}", run["attempts"]),
                 _last_line(error),
@@ -143,6 +147,9 @@ def _last_line(error: Any) -> str:
 def runs(data: ReportData) -> Table:
     """Return a table of all runs, one row each."""
     places = decimals(float(data.good["metric"].std()) / 10) if len(data.good) > 1 else 4
+    field = tuned_field(data.settings)
+    if data.study.own and data.runs.get(field, pd.Series(dtype=float)).isna().all():
+        field = ""  # no column
     rows = tuple(
         (
             Value(f"{run['run']}", run["run"]),
@@ -151,7 +158,7 @@ def runs(data: ReportData) -> Table:
             run["role"],
             run["status"],
             measured(float(run["metric"]), places),
-            Value(f"{run['lr']:.3g}", run["lr"]),
+            *((_rate(run[field]),) if field in data.runs else ()),
             _seconds(float(run["seconds"])),
             Value(f"{run['attempts']}", run["attempts"]),
         )
@@ -167,16 +174,22 @@ def runs(data: ReportData) -> Table:
             "role",
             "status",
             data.labels.axis,
-            "learning rate",
+            *((tuned(field),) if field in data.runs else ()),
             "training time",
             "attempts",
         ),
         rows,
-        "SELECT run, cell, seed, role, status, metric, lr, attempts\nFROM all_runs\nWHERE study ="
+        f"SELECT run, cell, seed, role, status, metric, {field + ', ' if field else ''}attempts\n"
+        "FROM all_runs\nWHERE study ="
         f" {quoted(data.study.name)};",
         folded=True,
         data=without_folders(data.runs),
     )
+
+
+def _rate(value: Any) -> Value:
+    known = isinstance(value, int | float) and not math.isnan(value)
+    return Value(f"{value:.3g}", value) if known else Value("–", None)
 
 
 def excluded(data: ReportData) -> list[str]:

@@ -32,7 +32,7 @@ class ReportData(StudyData):
     @cached_property
     def labels(self) -> MetricLabels:
         """Texts for the study's metric."""
-        return metric_labels(self.study.metric, self.study.goal)
+        return metric_labels(self.study.metric, self.study.goal, own=self.study.own)
 
 
 def gather(db: Database, study: str) -> ReportData:

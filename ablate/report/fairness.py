@@ -5,12 +5,22 @@ from __future__ import annotations
 import math
 
 from ablate.analysis.paired import split
-from ablate.analysis.records import Mismatch, Multiplicity, NoFailures, Pairing, SeedCount, Tuning
+from ablate.analysis.records import (
+    Mismatch,
+    Multiplicity,
+    NoFailures,
+    Pairing,
+    PartlyReported,
+    SameSeeds,
+    SeedCount,
+    Tuning,
+)
 from ablate.report import masked
 from ablate.report.data import ReportData
 from ablate.report.labels import percent, plural, sentence
 from ablate.report.sentences import say
 from ablate.store.status import UNFINISHED
+from ablate.study import tuned_field
 from ablate.units import listed
 
 NAMED = 4  # groups whose chosen rates are named one by one
@@ -28,11 +38,23 @@ def fairness(data: ReportData) -> list[str]:
         *masked.chance(data),
         *masked.sentences(data),
         *(say("seed_count", one, data.labels) for one in data.findings.of(SeedCount)),
+        *(say("same_seeds", one) for one in data.findings.of(SameSeeds)),
+        *(say("partly_reported", one) for one in data.findings.of(PartlyReported)),
+        *_best_value(data),
     ]
     return [text for text in said if text]
 
 
+def _best_value(data: ReportData) -> list[str]:
+    """Say that a study by the best value of a curve flatters."""
+    if data.study.own and data.study.metric.startswith("best "):
+        return [say("best_value", data.study.reported)]
+    return []
+
+
 def _matched(data: ReportData) -> str:
+    if data.study.own:
+        return ""
     match = data.settings.get("match") or {}
     body, every = (
         {"params_body": "the parameters without embeddings and head"},
@@ -63,7 +85,10 @@ def _matched(data: ReportData) -> str:
 
 def _tuned(data: ReportData) -> str:
     tune = data.settings.get("tune") or {}
-    rates = sorted(set(data.compared["lr"].dropna())) if "lr" in data.compared else []
+    field = tuned_field(data.settings)
+    rates = sorted(set(data.compared[field].dropna())) if field in data.compared else []
+    if data.study.own and not tune:
+        return ""
     if tune:
         per = tune.get("per", "study")
         each = (
@@ -81,7 +106,7 @@ def _tuned(data: ReportData) -> str:
         first = ", on the first cell of each group" if shares else ""
         lost = [one.group for one in found if not one.trains]
         none = f" {say('no_rate', lost)}" if lost else ""
-        return f"Tuned: the learning rate {each}{first}, on separate seeds ({chosen}).{none}"
+        return f"Tuned: {_the(field)} {each}{first}, on separate seeds ({chosen}).{none}"
     if "lr" in (data.settings.get("factors") or {}):
         return "Not tuned: the learning rate is a factor of the study."
     if len(rates) == 1:
@@ -92,14 +117,19 @@ def _tuned(data: ReportData) -> str:
     return "Not tuned: learning rates are those of the study file."
 
 
+def _the(field: str) -> str:
+    return "the learning rate" if field == "lr" else field
+
+
 def _paired(data: ReportData) -> list[str]:
     found = data.findings.of(Pairing)
     if found:
-        return [say("pairing", found)]
+        return [say("pairing", found, data.study.own)]
     if data.crossed:
         seeds = split(data.compared["seed"])
-        return [say("crossed", *(len(set(seeds[:, column])) for column in (0, 1)))]
-    return [say("paired", int(data.compared["seed"].nunique()))]
+        counts = [len(set(seeds[:, column])) for column in (0, 1)]
+        return [say("crossed", *counts, data.study.own)]
+    return [say("paired", int(data.compared["seed"].nunique()), data.study.own)]
 
 
 def state(data: ReportData) -> str:
@@ -127,6 +157,7 @@ def _counted(data: ReportData) -> str:
         ("diverged", "diverged"),
         ("failed", "failed"),
         ("oom", "ran out of memory"),
+        ("timeout", "ran out of time"),
     ):
         if counts.get(status, 0):
             parts.append(f"{int(counts[status])} {text}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ablate.analysis.curves import Scaled, losses
@@ -10,10 +10,11 @@ from ablate.errors import AblateError
 from ablate.report.data import ReportData
 from ablate.report.document import Estimate, Table, Value
 from ablate.report.labels import p_digits
-from ablate.report.scaled import SYMBOLS, change, gap, minus, three_digits
+from ablate.report.scaled import SYMBOLS, change, gap, minus
 from ablate.scaling import Difference, HeldOut, Interval, Minimum
+from ablate.scaling.beyond import OUTSIDE
 from ablate.scaling.study import COUNTS
-from ablate.units import count, power
+from ablate.units import count, three_digits
 
 FEWER = 400  # replicates, for what only a table shows
 
@@ -29,16 +30,8 @@ def tables(scaled: Scaled, data: ReportData) -> list[Table]:
     ]
 
 
-def _value(one: Interval) -> Value:
-    value, low, high = map(_three_digits, (one.value, one.lo, one.hi))
-    return _estimate(f"{value} ({low} to {high})", one)
-
-
-def _three_digits(value: float) -> str:
-    text = f"{value:.3g}"
-    if "e" not in text:
-        return text
-    return f"{float(text):,.0f}" if 1e3 <= abs(value) < 1e5 else power(float(text))
+def _value(one: Interval, write: Callable[[float], str] = three_digits) -> Estimate:
+    return _estimate(f"{write(one.value)} ({write(one.lo)} to {write(one.hi)})", one)
 
 
 def _estimate(text: str, one: Interval) -> Estimate:
@@ -147,23 +140,24 @@ def _comparisons(scaled: Scaled) -> Table:
 def _predictions(scaled: Scaled) -> Table:
     shown = [(name, point) for name, one in scaled.forecasts.items() for point in one.points]
     resources = [name for name in ("n", "d", "c") if any(name in point.at for _, point in shown)]
+    below = [key for key in resources if any(point.under[key] > OUTSIDE for _, point in shown)]
     rows: list[tuple[str | Value, ...]] = []
     for name, point in shown:
         at = [Value(three_digits(point.at[key]), point.at[key]) for key in resources]
         out = [Value(f"{point.out[key]:.3g}", point.out[key]) for key in resources]
-        value, low, high = (
-            f"{end:.4g}" for end in (point.loss.value, point.loss.lo, point.loss.hi)
-        )
-        rows.append((name, *at, _estimate(f"{value} ({low} to {high})", point.loss), *out))
+        under = [Value(f"{point.under[key]:.3g}", point.under[key]) for key in below]
+        rows.append((name, *at, _value(point.loss, "{:.4g}".format), *out, *under))
     return Table(
         "predictions",
         "Predicted losses of a run, with 95% intervals from what such predictions of the largest"
-        " runs have cost, and the resources as multiples of the largest run's.",
+        " runs have cost, and the resources as multiples of the largest run's. Where a point is"
+        " smaller than all runs: the smallest run's resource as a multiple of the point's.",
         (
             "curve",
             *(key.upper() for key in resources),
             "loss",
             *(f"{key.upper()} beyond the runs" for key in resources),
+            *(f"{key.upper()} below the runs" for key in below),
         ),
         tuple(rows),
     )
@@ -187,13 +181,13 @@ def _minima(scaled: Scaled) -> Table:
 
 def _minimum(name: str, one: Minimum) -> tuple[str | Value, ...]:
     none = Value("–", None)
-    best = _estimate(f"{count(one.n.value)} ({count(one.n.lo)} to {count(one.n.hi)})", one.n)
+    best = _value(one.n, count)
     at_minimum = (
         (none, none, none)
         if one.reason
         else (best, Value(count(one.d), one.d), Value(f"{one.loss:.4f}", one.loss))
     )
-    return name, Value(power(float(f"{one.c:.3g}")), one.c), *at_minimum, one.reason
+    return name, Value(three_digits(one.c), one.c), *at_minimum, one.reason
 
 
 def _counts(scaled: Scaled, data: ReportData) -> Table:

@@ -52,9 +52,17 @@ class MetricLabels:
         return difference < 0 if self.goal == "min" else difference > 0
 
 
-def metric_labels(text: str, goal: str) -> MetricLabels:
-    """Return the labels of a metric such as "probe_loss@0.4"; an unknown one has its own name."""
-    name, _, at = text.partition("@")
+def metric_labels(text: str, goal: str, *, own: bool = False) -> MetricLabels:
+    """Return the labels of a metric such as "probe_loss@0.4"; an unknown one has its own name.
+
+    Args:
+        text: The metric.
+        goal: "min" or "max".
+        own: Whether a script of the user's own reports it, whatever it is called.
+    """
+    name, _, at = text.rpartition("@") if own and "@" in text else text.partition("@")
+    if own:
+        return MetricLabels(f"{name} at step {at}" if at else text, "", goal)
     row = metrics.METRICS.get(name)
     unit = row.unit if row and row.unit not in ("share", "bits per byte") else ""
     phrase = PHRASES[name].format(at=at) if name in PHRASES else text.replace("_", " ")

@@ -22,7 +22,7 @@ def sentences(data: ReportData) -> list[str]:
     ratios = sorted({one.ratio for one in data.findings.of(ProbeLoss)})
     if not ratios:
         return []
-    name = metrics.parse(data.study.metric)[0].name
+    name = metrics.final(data.study.metric)[0]
     basis = (
         "probe"
         if name.startswith("probe_")

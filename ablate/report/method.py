@@ -6,8 +6,10 @@ import math
 
 from ablate.analysis import paired
 from ablate.analysis.records import Best, Contrast, Equivalence, Failures, Tuning
+from ablate.code import short
 from ablate.evaluation import Evaluation
 from ablate.formats import without_folders
+from ablate.plan.commands import deciding
 from ablate.report.data import ReportData
 from ablate.report.labels import plural
 from ablate.study.design import PARTWISE
@@ -34,6 +36,8 @@ def paragraphs(data: ReportData) -> list[str]:
 
 def _training(data: ReportData) -> str:
     runs = data.compared
+    if data.study.own:
+        return _script(data)
     texts = {
         name: listed(sorted({without_folders(text) for text in map(str, runs[name])}), "or")
         for name in ("corpus", "tokenizer", "objective", "schedule", "precision", "n_ctx")
@@ -52,6 +56,24 @@ def _training(data: ReportData) -> str:
         f" {amount} tokens of {texts['corpus']} ({texts['tokenizer']} tokens, {texts['n_ctx']} a"
         f" sequence, {batch} a step) by AdamW with a {texts['schedule']} schedule, in"
         f" {texts['precision']}: {recipe}. {_held_out(data)}"
+    )
+
+
+def _script(data: ReportData) -> str:
+    """Return the command line, the version of its code and the value that decides."""
+    command = data.settings.get("command") or {}
+    versions = sorted({str(code)[:12] for code in data.compared["code"] if code})
+    code = f" The code has the version {listed(versions)} (SHA-256)." if versions else ""
+    commits = data.attempts[data.attempts["commit"].notna()]
+    named = {
+        f"{str(commit)[:12]}{' with uncommitted changes' if dirty else ''}"
+        for commit, dirty in zip(commits["commit"], commits["dirty"], strict=True)
+    }
+    code += f" Git commit: {listed(sorted(named))}." if named else ""
+    return (
+        f"Every run was made by the command {without_folders(str(command.get('run', '')))!r}, once"
+        f" for each seed.{code} ablate knows neither the number of parameters nor the data: the"
+        " script reads, trains and measures by itself."
     )
 
 
@@ -106,6 +128,11 @@ def _comparison(data: ReportData) -> str:
         if least == most
         else f"the seeds of its stratum, {least} to {most} of them"
     )
+    if data.study.own:
+        return (
+            f"Every cell was trained with {seeds}, and a cell and its baseline are compared in"
+            f" pairs of one seed. {_when(data)}"
+        )
     return (
         f"Every cell was trained with {seeds}. A seed fixes the batch order and, by name and shape,"
         " the initial value of every weight, so that a cell and its baseline are compared in"
@@ -114,6 +141,8 @@ def _comparison(data: ReportData) -> str:
 
 
 def _when(data: ReportData) -> str:
+    if data.study.own:
+        return f"What decides is {deciding(data.study.metric)}."
     return (
         f"The metric is {data.labels.axis} at the end of the whole schedule; no checkpoint was"
         " chosen."
@@ -211,5 +240,23 @@ def _provenance(data: ReportData) -> str:
     )
     return (
         f"All numbers are in the study's database: study {data.study.name}, revision"
-        f" {data.study.revision}.{inputs}"
+        f" {data.study.revision}.{inputs}{_code(data)}"
     )
+
+
+def _code(data: ReportData) -> str:
+    """Return which code from outside made runs, and what could not be done with it."""
+    text = ""
+    for one in data.code:
+        runs = sum(one.cells.values())
+        called = "version" if one.code.text is None else "SHA-256"
+        source = f"{without_folders(one.code.name)} ({called} {short(one.code.version)})"
+        if runs:
+            text += f" Levels of {source} are in {runs} of the runs; its text is in the database."
+        if one.left:
+            text += f" {one.left} runs by {source} are not part of this report."
+    attempts = data.attempts
+    noted = attempts[attempts["note"].notna()].drop_duplicates("id")
+    for note, of in noted.groupby("note", sort=False):
+        text += f" {plural(len(of), 'attempt')}: {note}."
+    return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from ablate.report.data import ReportData
 from ablate.report.document import Figure, file_name
 from ablate.report.figure_set import FigureSet
 from ablate.report.labels import sentence
+from ablate.study import tuned, tuned_field
 from ablate.units import listed
 
 SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
@@ -90,14 +92,19 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         at = f" at {stratum}" if stratum else ""
         series = "held-out loss" if part["series"].iloc[0] == "loss" else "training loss"
         label = f"{series} (nats per token)"
-        comparable = data.compared["mask_ratio"].nunique() == 1
+        if data.study.own:
+            series = label = data.study.reported
+        comparable = data.study.own or data.compared["mask_ratio"].nunique() == 1
         short = f" {SHORT}" if part.groupby("run")["step"].max().nunique() > 1 else ""
         if not comparable:
             short += " Each arm has its own masking ratio; values are not comparable across them."
         over = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "training time"}
-        price = part["flops"] / part["tokens"]
+        price = (part["flops"] / part["tokens"]).astype(float)
         if not price.max() > 1.01 * price.min():
             del over["flops"]
+        if part["tokens"].isna().all():
+            del over["tokens"]
+            over = {"step": "steps", **over}
         if part["seconds"].isna().all():
             del over["seconds"]
         for x, name in over.items():
@@ -111,7 +118,7 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         if comparable and apart.groupby("run")["step"].nunique().max() > 1:
             title = f"Difference from the baseline over training{at}"
             caption = f"Each run minus the baseline's run of the same seed. {BAND}{short}"
-            look = {"label": f"difference in {label}"}
+            look = {"label": f"difference in {label}", "x": next(iter(over))}
             gap = figure_set.add(
                 "gaps", title, caption, figures.gaps, apart, **look, stratum=number
             )
@@ -122,6 +129,8 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
 def _points(data: ReportData) -> pd.DataFrame:
     """Return points of held-out loss, with FLOPs and seconds; of training loss if there are few."""
     frame = data.curves
+    if data.study.own:
+        return _of_own(data, frame)
     held_out = frame[frame["series"] == "loss"]
     enough = not held_out.empty and held_out.groupby("run")["step"].nunique().max() > 2
     frame = held_out if enough else frame[frame["series"] == "train_loss"]
@@ -133,6 +142,15 @@ def _points(data: ReportData) -> pd.DataFrame:
         flops=share * frame["run"].map(runs["flops"]),
         seconds=share * frame["run"].map(runs["seconds"]),
     )
+
+
+def _of_own(data: ReportData, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return curves of a script with two points or more; what a step costs is unknown."""
+    frame = frame.drop_duplicates(["cell", "run", "step"])
+    frame = frame[frame.groupby("run")["step"].transform("nunique") > 1]
+    runs = data.compared.drop_duplicates("run").set_index("run")
+    unknown = dict.fromkeys(("flops", "seconds"), math.nan)
+    return frame.assign(diverged_at=frame["run"].map(runs["diverged_at"]), **unknown)
 
 
 def _gaps(part: pd.DataFrame, data: ReportData) -> pd.DataFrame:
@@ -360,14 +378,22 @@ def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     order = arms if set(named) <= set(arms) else list(dict.fromkeys(named))
     frame = frame.assign(group=pd.Categorical(named, categories=order, ordered=True))
     chosen = {one.cells[0]: one.lr for one in data.findings.of(Tuning)}
+    field = tuned_field(data.settings)
+    frame = frame.assign(lr=frame[field].astype(float)) if field in frame else frame
     caption = (
         "Runs made to tune, on seeds that are not compared; mark: mean over them. Ring: the chosen"
         " rate. A cross at the edge is a rate at which a run diverged."
     )
-    look = {"hue": "group", "label": data.labels.axis, "goal": data.labels.goal}
+    look = {
+        "hue": "group",
+        "label": data.labels.axis,
+        "goal": data.labels.goal,
+        "axis": tuned(field),
+    }
     plots = []
     for number, at, part in _strata(data, frame, "lr"):
-        title = f"{sentence(data.labels.phrase)} over the learning rate{at}"
+        what = "the learning rate" if field == "lr" else field
+        title = f"{sentence(data.labels.phrase)} over {what}{at}"
         rings = {called[cell]: chosen[cell] for cell in set(part["cell"]) if cell in chosen}
         plots.append(
             figure_set.add(

@@ -18,7 +18,7 @@ from ablate.scaling.beyond import Forecast
 from ablate.scaling.forms import levels
 from ablate.scaling.summary import claim, enough, faster
 from ablate.scaling.table import ONE
-from ablate.units import count, listed, power
+from ablate.units import count, listed, power, three_digits
 
 SYMBOLS = {"alpha": "α", "beta": "β"}
 
@@ -51,11 +51,6 @@ def _differences(one: Comparison) -> str:
 
 def _claim(one: Comparison) -> str:
     return f"{one.group} {claim(one)}."
-
-
-def three_digits(value: float) -> str:
-    """Return a size or budget with three digits."""
-    return power(float(f"{value:.3g}"))
 
 
 def paragraphs(scaled: Scaled) -> list[str]:

@@ -20,6 +20,7 @@ BROKEN = {
     "diverged": "diverged",
     "failed": "failed",
     "oom": "ran out of memory",
+    "timeout": "ran out of time",
     "complete": "has no finite value",
 }
 

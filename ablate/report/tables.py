@@ -10,6 +10,7 @@ import pandas as pd
 
 from ablate.analysis.records import Change, Contrast, Interaction, Tested
 from ablate.components import CATALOGUE
+from ablate.formats import without_folders
 from ablate.report.data import ReportData
 from ablate.report.document import Span, Table, Value
 from ablate.report.labels import decimals, ends, number, p_digits, signed
@@ -119,9 +120,7 @@ def cells(data: ReportData) -> Table:
         *(("stratum",) if any(data.strata) else ()),
         "arm",
         "runs",
-        "parameters",
-        "body",
-        "FLOPs",
+        *(() if data.study.own else ("parameters", "body", "FLOPs")),
         "seconds",
         labels.phrase,
         "sd",
@@ -130,8 +129,9 @@ def cells(data: ReportData) -> Table:
     )
     return Table(
         "cells",
-        "The compared cells and the cost of one run of each. The body is all parameters except"
-        f" embeddings and head; {labels.axis} is the mean over completed runs, and sd its"
+        "The compared cells and the cost of one run of each."
+        f"{'' if data.study.own else ' The body is all parameters except embeddings and head;'}"
+        f" {labels.axis} is the mean over completed runs, and sd its"
         " standard deviation over seeds.",
         columns,
         tuple(rows),
@@ -149,7 +149,15 @@ def levels(data: ReportData) -> Table:
         for factor, names in data.orders.items()
         if factor in CATALOGUE
         for level in CATALOGUE[factor].levels
-        if level.name in names
+        if level.name in names and not level.origin
+    ]
+    # levels from outside are told by what the study keeps: their code is not loaded here
+    rows += [
+        (factor, name, meaning, source or without_folders(one.code.name))
+        for one in data.code
+        if one.active
+        for factor, name, meaning, source in one.code.about.get("levels", ())
+        if name in data.orders.get(factor, ())
     ]
     return Table(
         "levels",
@@ -188,6 +196,7 @@ def _cell(
         *(
             _size(first[name], write)
             for name, write in (("n_params", count), ("n_params_body", count), ("flops", power))
+            if not data.study.own
         ),
         _duration(float(good["seconds"].mean())),
         measured(float(good["metric"].mean()), places),

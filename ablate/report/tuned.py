@@ -134,7 +134,7 @@ def rates(data: ReportData) -> Table:
         "SELECT cell.label AS cell, decision.value AS chosen, evidence ->> 'rates' AS rates,"
         " evidence ->> 'values' AS metric\nFROM decision JOIN cell ON cell.id = decision.cell_id"
         " JOIN study ON study.id = decision.study_id\nWHERE study.name ="
-        f" {quoted(data.study.name)} AND decision.name = 'lr';",
+        f" {quoted(data.study.name)} AND decision.name <> 'seeds';",
     )
 
 

@@ -37,6 +37,7 @@ PARTS = (0.8, 0.6)  # of a longer ladder's range in logarithms, what is fitted
 # its resources
 STARTS, SMALL, LEAST_LEVELS = (0.1, 0.4, 1.0), 0.05, 5
 LEAST_WEIGHT = 0.01  # of another form
+OUTSIDE = 1.005  # ratio of a point to the runs: a smaller one is 1 in three digits
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Prediction:
             )
             if (
                 times := [
-                    f"{f:.3g} times in {name.upper()}" for name, f in ratios.items() if f > 1.005
+                    f"{f:.3g} times in {name.upper()}" for name, f in ratios.items() if f > OUTSIDE
                 ]
             )
         ]

@@ -195,7 +195,7 @@ def lowest(a: Solution, b: Solution) -> Solution:
     )
 
 
-def limits(replicates: Floats, dof: int) -> tuple[Floats, Floats]:
+def limits(replicates: Floats, dof: float) -> tuple[Floats, Floats]:
     """Return percentile intervals over replicates (axis 0), with dof = runs − constants.
 
     Bootstrap percentiles are those of a normal distribution; for few runs they are moved out to

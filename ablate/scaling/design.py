@@ -102,7 +102,7 @@ def _mixed(shared: Shared, influence: Floats, variance: Floats, dof: int) -> Flo
         dof: Runs minus constants.
     """
     rng = np.random.default_rng(0)
-    sds = shared.sds(rng, DRAWS)
+    _, sds = shared.sds(rng, DRAWS)
     total = np.tile(variance, (DRAWS, 1))
     for of, sd in zip(shared.members, sds.T, strict=True):
         of_level = influence @ np.eye(of.max() + 1)[of]

@@ -24,6 +24,7 @@ TOKENS_A_PARAMETER = (1e-3, 1e7)
 PERPLEXITY = 20.0  # nats a token: more than the logarithm of any vocabulary
 SWEPT = 0.02  # sd of log loss at one point that is too large for seeds of one setting
 CHECKPOINTS = 8  # evenly spaced token counts of one size that look like checkpoints
+FEWEST = 4  # the same where a size has no others
 EVENLY = 0.02  # of a step: largest deviation of an evenly spaced count
 NEIGHBOURS = 5  # of a count on either side, whose distances are tried as steps
 SAMPLED = 64  # counts of a size that are looked at
@@ -183,10 +184,14 @@ def _checkpoints(
 def _even(tokens: Floats) -> float:
     """Return the share of token counts, ascending, that are in a row of evenly spaced ones.
 
-    Several schedules make several rows, one among the other.
+    Several schedules make several rows, one among the other. Fewer than `CHECKPOINTS` are points
+    along training only if they all are in one row.
     """
-    if len(tokens) < CHECKPOINTS:
+    if len(tokens) < FEWEST:
         return 0.0
+    if len(tokens) < CHECKPOINTS:
+        steps = np.diff(tokens)
+        return float(np.abs(steps / steps.mean() - 1).max() <= EVENLY)
     sample = np.unique(np.linspace(0, len(tokens) - 1, SAMPLED).astype(int))
     nodes = np.arange(1 - CHECKPOINTS, CHECKPOINTS)
     found = 0

@@ -16,6 +16,7 @@ from ablate.scaling.forms import Problem, best_split, level_of
 from ablate.scaling.shared import Shared, levels_shared, shared_errors
 from ablate.scaling.solve import Floats
 from ablate.stats.families import holm
+from ablate.stats.values import satterthwaite
 
 BEYOND = 100.0  # how far outside the measured range, as a ratio, crossings are searched
 LEAST_POINTS = 3  # fewest points of both curves for their mean difference
@@ -154,31 +155,38 @@ def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Genera
         [constant for constant in fit.form.constants if constant in ("alpha", "beta")],
     )
     at = [form.constants.index(constant) for constant in names]
-    dof = fit.dof + base.dof
     draw = Draw.of(fit, base, rng)
     own, base_own = draw.own(fit, base)
     apart = fit.values[at] - base.values[at], own[:, at] - base_own[:, at]
+    dofs = draw.dofs(fit, base, own[:, at], base_own[:, at])
     joined, joined_copies, missed = one_floor(fit, base, at, draw)
     axis, low, high = measured_range(fit, base)
     x = np.geomspace(low / BEYOND, high * BEYOND, POINTS)
     value = log_curve(fit, fit.values, axis, x) - log_curve(base, base.values, axis, x)
-    copies = log_curve(fit, own, axis, x) - log_curve(base, base_own, axis, x)
+    curves = log_curve(fit, own, axis, x), log_curve(base, base_own, axis, x)
+    copies = curves[0] - curves[1]
     within = np.flatnonzero((x >= 0.999 * low) & (x <= 1.001 * high))
-    gaps = [gap(value[at], copies[:, at], dof) for at in (within, within[:1], within[-1:])]
+    parts = within, within[:1], within[-1:]
+    means = [np.stack([one[:, part].mean(axis=1) for part in parts], axis=1) for one in curves]
+    gap_dofs = draw.dofs(fit, base, *means)
+    gaps = [
+        gap(value[part], copies[:, part], dof) for part, dof in zip(parts, gap_dofs, strict=True)
+    ]
     return Comparison(
         group=name,
         baseline=baseline,
         axis=axis,
         low=low,
         high=high,
-        exponents=differences(names, *apart, dof),
-        one_floor=differences(names, joined, joined_copies, dof + 1),
+        exponents=differences(names, *apart, dofs),
+        # the floor is the one constant that they need not estimate twice
+        one_floor=differences(names, joined, joined_copies, dofs + 1),
         gap=gaps[0],
         gap_low=gaps[1],
         gap_high=gaps[2],
         measured=measured(fit, base),
         doubts=(*doubts(name, fit), *doubts(baseline, base)),
-        crossing=crossing(x, value, copies, low, high, dof),
+        crossing=crossing(x, value, copies, low, high, gap_dofs[0]),
         missed=missed,
     )
 
@@ -232,23 +240,25 @@ def half_width(apart: Floats, of: npt.NDArray[np.intp]) -> float:
     return float(st.t.isf((1 - CONFIDENCE) / 2, len(runs) - 1)) * sd
 
 
-def gap(value: Floats, copies: Floats, dof: int) -> Interval:
+def gap(value: Floats, copies: Floats, dof: float) -> Interval:
     """Return the mean of log ratios [X], with replicates [B, X], as a relative change of loss."""
     lo, hi = limits(copies.mean(axis=1), dof)
     return Interval(*(float(np.expm1(one)) for one in (value.mean(), lo, hi)))
 
 
-def differences(names: list[str], value: Floats, copies: Floats, dof: int) -> dict[str, Difference]:
+def differences(
+    names: list[str], value: Floats, copies: Floats, dofs: Floats
+) -> dict[str, Difference]:
     """Return intervals of differences [k] with replicates [B, k], and p by inverting them."""
-    lo, hi = limits(copies, dof)
-    p = [p_of_zero(copy, dof) for copy in copies.T]
-    return {
-        name: Difference(Interval(float(value[i]), float(lo[i]), float(hi[i])), p[i], math.nan)
-        for i, name in enumerate(names)
-    }
+    found = {}
+    for name, one, copy, dof in zip(names, value, copies.T, dofs, strict=True):
+        lo, hi = limits(copy, dof)
+        interval = Interval(float(one), float(lo), float(hi))
+        found[name] = Difference(interval, p_of_zero(copy, dof), math.nan)
+    return found
 
 
-def p_of_zero(copies: Floats, dof: int) -> float:
+def p_of_zero(copies: Floats, dof: float) -> float:
     """Return the two-sided p at which the interval of `limits` touches zero."""
     below, above = (copies < 0).mean(), (copies > 0).mean()
     tail = max(min(below, above), 0.5 / len(copies))  # the smallest that B replicates can show
@@ -293,6 +303,28 @@ class Draw:
             refit(one, self.weights[:, runs], self.shifts[:, runs])
             for one, runs in zip((fit, base), of, strict=True)
         )
+
+    def dofs(self, fit: Fit, base: Fit, own: Floats, base_own: Floats) -> Floats:
+        """Return the degrees of freedom of differences [k], from both groups' replicates [B, k].
+
+        Of pairs only the differences of their residuals count, and the difference of two curves
+        takes as many constants as one curve. Of others each group counts by its share of the
+        squared error.
+        """
+        if self.paired:
+            return np.full(own.shape[1], float(fit.dof))
+        return np.array(
+            [
+                satterthwaite([_spread(a) ** 2, _spread(b) ** 2], [fit.dof, base.dof])
+                for a, b in zip(own.T, base_own.T, strict=True)
+            ]
+        )
+
+
+def _spread(copies: Floats) -> float:
+    """Return the sd of replicates [B] by the middle two thirds: their tails may be very long."""
+    low, high = np.nanquantile(copies, [0.16, 0.84])
+    return float(high - low) / 2
 
 
 def _shifts(shared: Shared | None, runs: int, count: int, rng: np.random.Generator) -> Floats:
@@ -353,7 +385,7 @@ def log_curve(fit: Fit, constants: Floats, axis: str, x: Floats) -> Floats:
 
 
 def crossing(
-    x: Floats, value: Floats, copies: Floats, low: float, high: float, dof: int
+    x: Floats, value: Floats, copies: Floats, low: float, high: float, dof: float
 ) -> Crossing:
     """Return where curves cross, nearest to the middle of the measured range.
 
@@ -366,7 +398,7 @@ def crossing(
         copies: Its replicates [B, X].
         low: Low end of the measured range.
         high: High end of the measured range.
-        dof: Runs minus constants.
+        dof: Degrees of freedom of the difference.
     """
     at = meeting(x, value[None], low, high)[0]
     crossings = meeting(x, copies, low, high)

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy.interpolate import Akima1DInterpolator
 
 from ablate.errors import AblateError
@@ -17,6 +18,7 @@ from ablate.scaling.bootstrap import BOOTSTRAPS, CONFIDENCE, Interval
 from ablate.scaling.fit import Fit, clean, fit
 from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, FORMS, level_of
 from ablate.scaling.noise import REPEATS, Noise, noise_of_repeats
+from ablate.scaling.shared import Shared, errors_about, factors, without
 from ablate.scaling.solve import Floats
 
 LEAST_SIZES = 4  # in a budget
@@ -75,6 +77,23 @@ class Budget:
     losses: Floats
     tokens: Floats
     runs: Floats  # of each size
+    rows: npt.NDArray[np.intp]  # runs of this budget
+    size: npt.NDArray[np.intp]  # of each of these runs
+
+    def means(self, errors: Floats) -> Floats:
+        """Return errors of all runs [B, P] as those of the sizes' means [S, B]."""
+        return np.eye(len(self.sizes))[self.size].T @ errors[:, self.rows].T / self.runs[:, None]
+
+    def smooth(self) -> Floats:
+        """Return an orthonormal basis [R, k] of polynomials in log size, at its runs.
+
+        They are cubic, of higher degree for more than seven sizes and parabolas for four: fewer
+        sizes show no noise.
+        """
+        sizes = len(self.sizes)
+        degree = min(max(3, sizes // 2), sizes - 2) if sizes >= LEAST_SIZES else sizes - 1
+        x = self.sizes - self.sizes.mean()
+        return np.linalg.qr(np.vander(x[self.size], degree + 1))[0]
 
     def lowest(self, losses: Floats) -> tuple[Floats, Floats]:
         """Return where interpolated losses [S, B] are lowest, and how low; NaN [B] at an end."""
@@ -91,19 +110,14 @@ class Budget:
         inside = least < np.minimum(losses[0], losses[-1])
         return np.where(inside, at, np.nan), np.where(inside, least, np.nan)
 
-    def minimum(
-        self, noise: float, rng: np.random.Generator, bootstraps: int
-    ) -> tuple[Minimum, Floats]:
-        """Return the size of lowest loss, and its log in replicates [B] with fresh noise."""
-        at, loss, copies, reason = math.nan, math.nan, np.full(bootstraps, np.nan), ""
+    def minimum(self, errors: Floats) -> tuple[Minimum, Floats]:
+        """Return the size of lowest loss, and its log in replicates with these errors [S, B]."""
+        at, loss, copies, reason = math.nan, math.nan, np.full(errors.shape[1], np.nan), ""
         if len(self.sizes) < LEAST_SIZES:
             reason = f"{len(self.sizes)} sizes, {LEAST_SIZES} needed"
         else:
             (at,), (loss,) = self.lowest(self.losses[:, None])
-            fresh = (
-                noise / np.sqrt(self.runs[:, None]) * rng.normal(size=(len(self.runs), bootstraps))
-            )
-            copies, _ = self.lowest(self.losses[:, None] + fresh)
+            copies, _ = self.lowest(self.losses[:, None] + errors)
             if math.isnan(at):
                 reason = (
                     f"lowest at its {'smallest' if self.losses[0] < self.losses[-1] else 'largest'}"
@@ -154,7 +168,10 @@ def isoflop(
     columns, log_loss, lost = clean(loss, {"n": n, "d": tokens, "c": c}, FORMS["nd"])
     budgets = split(columns, log_loss)
     noise = run_noise(columns, log_loss, budgets)
-    results = [(budget, *budget.minimum(noise.sd, rng, bootstraps)) for budget in budgets]
+    errors = np.zeros((bootstraps, len(log_loss)))
+    if any(len(budget.sizes) >= LEAST_SIZES for budget in budgets):
+        errors = run_errors(columns, log_loss, budgets).errors(rng, bootstraps)
+    results = [(budget, *budget.minimum(budget.means(errors))) for budget in budgets]
     minima = tuple(minimum for _, minimum, _ in results)
     complete = [one for one in results if not one[1].reason]
     if len(complete) < LEAST_BUDGETS:
@@ -218,7 +235,8 @@ def split(columns: dict[str, Floats], log_loss: Floats) -> list[Budget]:
             for values in (np.log(columns["n"]), log_loss, np.log(columns["d"]))
         )
         c = float(np.exp(np.log(columns["c"][here]).mean()))
-        budgets.append(Budget(c, sizes, losses, tokens, runs.astype(float)))
+        where = np.flatnonzero(here)
+        budgets.append(Budget(c, sizes, losses, tokens, runs.astype(float), where, member))
     return budgets
 
 
@@ -236,6 +254,21 @@ def run_noise(columns: dict[str, Floats], log_loss: Floats, budgets: list[Budget
     # neighbouring differences have points in common: about half of them are independent
     dof = max(len(together) // 2, 1)
     return Noise(float(np.sqrt((together**2).mean())), dof, "roughness of the curves")
+
+
+def run_errors(columns: dict[str, Floats], log_loss: Floats, budgets: list[Budget]) -> Shared:
+    """Return the posterior of the runs' errors about smooth curves, a polynomial a budget."""
+    found = factors(FORMS["nd"], columns)
+    found.pop("budget", None)  # it shifts a whole curve, and not its minimum
+    bases = [budget.smooth() for budget in budgets]
+
+    def off(x: Floats) -> Floats:
+        x = x.copy()
+        for budget, basis in zip(budgets, bases, strict=True):
+            x[budget.rows] = without(x[budget.rows], basis)
+        return x
+
+    return errors_about(found, off, log_loss, sum(basis.shape[1] for basis in bases))
 
 
 def roughness(x: Floats, y: Floats) -> Floats:

@@ -29,6 +29,7 @@ from ablate.scaling.losses import Losses
 from ablate.scaling.solve import Floats
 from ablate.scaling.study import of_study
 from ablate.scaling.table import natural_form, repeating
+from ablate.study.model import Fit
 from ablate.units import listed
 
 NOISES = (1e-6, 0.5)  # range in which a sufficient noise is searched
@@ -63,7 +64,7 @@ def _planned(plan: Plan) -> Losses:
     """Return the runs to be compared, as if they were complete."""
     cells = {cell.label: cell for cell in plan.cells}
     rows = [
-        planned.config.model_dump()
+        (planned.config.model_dump() if planned.config else dict(planned.run.fields))
         | {
             "cell": planned.cell,
             "run": planned.run.key,
@@ -78,9 +79,8 @@ def _planned(plan: Plan) -> Losses:
         for cost in [cells[planned.cell].cost]
     ]
     chosen = {label: cell.levels for label, cell in cells.items()}
-    return of_study(
-        pd.DataFrame(rows), chosen, group=plan.study.fit.group if plan.study.fit else ""
-    )
+    fit = plan.study.fit or Fit()
+    return of_study(pd.DataFrame(rows), chosen, group=fit.group, own=fit.fields)
 
 
 def _curve(form: Form, columns: dict[str, Floats], hold_out: str) -> str:

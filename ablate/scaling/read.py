@@ -26,6 +26,8 @@ FALLS = -0.8  # rank correlation of loss and steps along training
 RUN = re.compile(r"run(?:[\s_.-]?(?:id|name))?", re.IGNORECASE)  # name of a run
 PROGRESS = re.compile(r"step|epoch|iter|token|seen|checkpoint|ckpt", re.IGNORECASE)
 
+EMPTY = "(empty)"  # group of rows without one
+
 Parse = Callable[[str], pd.Series]  # a column's name → its numbers, None for text
 
 
@@ -115,7 +117,7 @@ def read(
             " curve needs losses that differ"
         )
     curves = pd.Series(
-        [", ".join(cell or "(empty)" for cell in cells) for cells in rows[list(group)].to_numpy()],
+        [", ".join(cell or EMPTY for cell in cells) for cells in rows[list(group)].to_numpy()],
         index=rows.index,
     )
     if baseline and baseline not in curves.unique():
@@ -127,6 +129,7 @@ def read(
             f"The lowest loss of each of {len(best):,} points is used, of {len(rows):,} rows."
         )
         rows, values, curves = rows.loc[best], values.loc[best], curves[best]
+    notes += _grouped(rows[list(group)], curves)
     resources = {key: values[key].to_numpy(float) for key in columns if key != "loss"}
     reached, of = values["loss"].to_numpy(float), tuple(curves)
     written = {key: column.text for key, column in columns.items()} | {"loss": loss}
@@ -204,6 +207,23 @@ def _repeated(count: int, rows: pd.DataFrame, used: list[str], lowest: bool) -> 
             f"{_rows_are(alike)} the same as others in {', '.join(used)}, but not in"
             f" {', '.join(others[:SHOWN])}. If they are the same runs they count twice and"
             " intervals are too narrow: choose with --where COLUMN=VALUE."
+        )
+    return notes
+
+
+def _grouped(cells: pd.DataFrame, curves: pd.Series) -> list[str]:
+    """Say which rows have no group, and if there is one curve only."""
+    notes, groups = [], ", ".join(map(str, cells))
+    empty = int((cells == "").any(axis=1).sum())
+    if 0 < empty < len(cells):
+        notes.append(
+            f"{empty:,} of {len(cells):,} rows have no value in {groups}: their curve's name has"
+            f" {EMPTY} in its place."
+        )
+    if groups and curves.nunique() == 1:
+        notes.append(
+            f"{groups} is {curves.iloc[0]!r} in each of {len(cells):,} rows: there is one curve,"
+            " and none to compare it with."
         )
     return notes
 

@@ -7,6 +7,7 @@ runs takes them for independent, and its intervals are too narrow.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,19 +45,28 @@ class Shared:
     squares: Floats
     dof: int
 
-    def sds(self, rng: np.random.Generator, count: int) -> Floats:
-        """Draw standard deviations of the shared errors [B, F] from their posterior."""
+    def sds(self, rng: np.random.Generator, count: int) -> tuple[Floats, Floats]:
+        """Draw the sd between runs [B] and those of shared errors [B, F] from their posterior."""
         at = rng.choice(len(self.weights), size=count, p=self.weights)
         run = np.sqrt(self.squares[at] / rng.chisquare(self.dof, size=count))
-        return np.asarray(self.ratios[at] * run[:, None])
+        return run, self.ratios[at] * run[:, None]
 
     def shifts(self, rng: np.random.Generator, count: int) -> tuple[Floats, Floats]:
         """Draw shared errors of every run [B, P], and their standard deviations [B, F]."""
-        sds = self.sds(rng, count)
-        total = np.zeros((count, self.members.shape[1]))
+        _, sds = self.sds(rng, count)
+        return self._drawn(sds, rng), sds
+
+    def errors(self, rng: np.random.Generator, count: int) -> Floats:
+        """Draw the whole error of every run [B, P]: shared ones and its own."""
+        run, sds = self.sds(rng, count)
+        own = run[:, None] * rng.normal(size=(count, self.members.shape[1]))
+        return own + self._drawn(sds, rng)
+
+    def _drawn(self, sds: Floats, rng: np.random.Generator) -> Floats:
+        total = np.zeros((len(sds), self.members.shape[1]))
         for of, sd in zip(self.members, sds.T, strict=True):
-            total += (sd[:, None] * rng.normal(size=(count, of.max() + 1)))[:, of]
-        return total, sds
+            total += (sd[:, None] * rng.normal(size=(len(sds), of.max() + 1)))[:, of]
+        return total
 
     def fresh(
         self, form: Form, columns: dict[str, Floats], sds: Floats, rng: np.random.Generator
@@ -159,11 +169,32 @@ def shared_errors(
     usual = 1.4826 * np.median(np.sort(np.abs(residuals))[min(k, len(residuals) - 1) :])
     residuals = np.clip(residuals, -CLIPPED * usual, CLIPPED * usual)
     basis = tangent(form, constants, columns)
-    z = _indicators(found, basis)
-    residuals = residuals - basis @ (basis.T @ residuals)
+    return errors_about(found, lambda x: without(x, basis), residuals, basis.shape[1])
+
+
+def errors_about(
+    found: dict[str, npt.NDArray[np.intp]],
+    off: Callable[[Floats], Floats],
+    residuals: Floats,
+    constants: int,
+) -> Shared:
+    """Return the posterior of errors about a curve that is linear in its constants.
+
+    Args:
+        found: What runs share, as the level of every run [P]; may be empty.
+        off: What the curve does not explain of columns [P, Q] or of one [P].
+        residuals: Log losses, or what is left of them by a first fit [P].
+        constants: Their number.
+    """
+    z, residuals = off(_indicators(found, len(residuals))), off(residuals)
     right = z.T @ residuals
-    dof = len(residuals) - basis.shape[1]
-    return _posterior(found, z.T @ z, np.outer(right, right), float(residuals @ residuals), dof)
+    dof = len(residuals) - constants
+    return _posterior(found, z, np.outer(right, right), float(residuals @ residuals), dof)
+
+
+def without(x: Floats, basis: Floats) -> Floats:
+    """Return columns [P, Q], or one [P], without their part in an orthonormal basis [P, k]."""
+    return np.asarray(x - basis @ (basis.T @ x))
 
 
 def expected_errors(
@@ -181,25 +212,33 @@ def expected_errors(
     if not found:
         return None
     basis = tangent(form, constants, columns)
-    z = _indicators(found, basis)
+    z = without(_indicators(found, len(basis)), basis)
     dof = len(z) - basis.shape[1]
     inner = z.T @ z
     right = noise**2 * (inner + USUAL_RATIO**2 * inner @ inner)
     total = noise**2 * (dof + USUAL_RATIO**2 * float(np.trace(inner)))
-    return _posterior(found, inner, right, total, dof)
+    return _posterior(found, z, right, total, dof)
 
 
-def _indicators(found: dict[str, npt.NDArray[np.intp]], basis: Floats) -> Floats:
-    """Return which level each run has [P, Q], without what the constants explain."""
-    z = np.concatenate([np.eye(of.max() + 1)[of] for of in found.values()], axis=1)
-    return np.asarray(z - basis @ (basis.T @ z))
+def _indicators(found: dict[str, npt.NDArray[np.intp]], runs: int) -> Floats:
+    """Return which level each run has [P, Q]."""
+    each = [np.eye(of.max() + 1)[of] for of in found.values()]
+    return np.concatenate([np.zeros((runs, 0)), *each], axis=1)
 
 
 def _posterior(
-    found: dict[str, npt.NDArray[np.intp]], inner: Floats, right: Floats, total: float, dof: int
+    found: dict[str, npt.NDArray[np.intp]], z: Floats, right: Floats, total: float, dof: int
 ) -> Shared:
-    """Return the posterior from the sums of squares and products of indicators and residuals."""
-    members = np.stack(list(found.values()))
+    """Return the posterior.
+
+    Args:
+        found: As of `errors_about`.
+        z: Indicators of levels, what the curve does not explain of them [P, Q].
+        right: Products of z and residuals, one with another [Q, Q].
+        total: Sum of squares of the residuals.
+        dof: Of the residuals.
+    """
+    members, inner = np.reshape(list(found.values()), (-1, len(z))).astype(np.intp), z.T @ z
     grid = RATIOS if len(found) < 3 else RATIOS[::2]
     ratios = np.array(list(itertools.product(grid, repeat=len(found))))
     levels = members.max(axis=1) + 1

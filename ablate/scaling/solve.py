@@ -11,7 +11,9 @@ arXiv:2404.10102).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +35,14 @@ DAMPING = 1e-7, 1e7  # the least and the most
 WIDER = (0.1, 0.03, 0.01, 0.003)
 
 
+class Slope(NamedTuple):
+    """A term's slopes by one parameter."""
+
+    at: int  # of the parameter
+    x: Floats  # [P]
+    products: list[tuple[int, Floats]]  # with those of a parameter no further on, [P] each
+
+
 @dataclass(frozen=True)
 class Design:
     """A form for the solver: P points, T power laws, K parameters.
@@ -45,6 +55,21 @@ class Design:
     unit: float  # log loss
     lower: Floats  # [K] box that θ stays in
     upper: Floats
+
+    @cached_property
+    def slopes(self) -> list[list[Slope]]:
+        """Of each term, those that are not zero."""
+        found = []
+        for x in self.x:
+            used = np.flatnonzero(x.any(axis=0)).tolist()
+            products = [[(j, x[:, i] * x[:, j]) for j in used if j <= i] for i in used]
+            found.append(
+                [
+                    Slope(i, x[:, i].copy(), [(j, both) for j, both in some if both.any()])
+                    for i, some in zip(used, products, strict=True)
+                ]
+            )
+        return found
 
 
 @dataclass(frozen=True)
@@ -63,18 +88,20 @@ class State:
     theta: Floats  # [B, K]
     loss: Floats  # [B]
     gradient: Floats  # [B, K]
-    newton: Floats  # [B, K, K], second derivatives of the loss of the linearised curve
-    curvature: Floats  # [B, K, K], the rest of the second derivatives: the curve's own
+    second: Floats  # [B, K, K], derivatives of the gradient; for a rough fit of a straight curve
     reweighted: Floats  # [B, K, K], points weighted by δ/|residual|
 
     def at(self, rows: npt.NDArray[np.intp]) -> State:
         """Return a copy of some rows."""
-        return State(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return State(*(part[rows] for part in self._parts()))
 
     def put(self, rows: npt.NDArray[np.intp], new: State, chosen: Bools) -> None:
         """Replace rows by the chosen ones of `new`."""
-        for field in fields(self):
-            getattr(self, field.name)[rows] = getattr(new, field.name)[chosen]
+        for part, other in zip(self._parts(), new._parts(), strict=True):
+            part[rows] = other[chosen]
+
+    def _parts(self) -> tuple[Floats, ...]:
+        return self.theta, self.loss, self.gradient, self.second, self.reweighted
 
 
 def minimise(
@@ -142,25 +169,24 @@ def _block(
     of the form. With both, steps follow the long curved valley of a law that is nearly flat; far
     from the optimum the curvature misleads to worse minima, and a rough fit leaves it out.
     Reweighting every point by δ/|residual| bounds the loss from above: safe and slow. The step
-    solves (newton + damping · reweighted) step = −gradient. Damping falls after a step that lowers
+    solves (second + damping · reweighted) step = −gradient. Damping falls after a step that lowers
     the loss as expected and rises after one that does not. A small expected gain counts as
     convergence only as far as damping does not cause it.
     """
-    state = _state(design, log_loss, weights, np.clip(start, design.lower, design.upper), delta)
+    begun = np.clip(start, design.lower, design.upper)
+    state = _state(design, log_loss, weights, begun, delta, rough)
     damping = np.ones(len(start))
     todo = np.arange(len(start))
     exact, tolerance = negligible(weights, EXACT), ROUGH if rough else TOLERANCE
     for _ in range(min(QUICK, ITERATIONS) if quick or rough else ITERATIONS):
         now, damped = state.at(todo), damping[todo]
-        tried, expected = _step(design, now, damped, rough)
-        new = _state(design, log_loss[todo], weights[todo], tried, delta)
+        tried, expected = _step(design, now, damped)
+        new = _state(design, log_loss[todo], weights[todo], tried, delta, rough)
         gain = now.loss - new.loss
         better = gain > 0
         state.put(todo[better], new, better)
-        factor = np.select(
-            [~better, gain < 0.25 * expected, gain < 0.75 * expected], [5.0, 2.0, 0.5], 0.1
-        )
-        damping[todo] = np.clip(damped * factor, *DAMPING)
+        factor = np.where(gain < 0.25 * expected, 2.0, np.where(gain < 0.75 * expected, 0.5, 0.1))
+        damping[todo] = (damped * np.where(better, factor, 5.0)).clip(*DAMPING)
         todo = todo[expected * np.maximum(damped, 1.0) > tolerance * now.loss + exact[todo]]
         if len(todo) == 0:
             break
@@ -169,7 +195,9 @@ def _block(
     return state.theta, state.loss, converged
 
 
-def _state(design: Design, log_loss: Floats, weights: Floats, theta: Floats, delta: float) -> State:
+def _state(
+    design: Design, log_loss: Floats, weights: Floats, theta: Floats, delta: float, rough: bool
+) -> State:
     """Return the summed Huber loss and its derivatives at θ [B, K]."""
     (replicates, k), (terms, points, _) = theta.shape, design.x.shape
     logs = (theta @ design.x.reshape(terms * points, k).T).reshape(replicates, terms, points)
@@ -180,55 +208,54 @@ def _state(design: Design, log_loss: Floats, weights: Floats, theta: Floats, del
     residual = np.log(total)
     size = np.abs(residual)
     inside = size <= delta
-    pull = weights * np.clip(residual, -delta, delta)
+    pull = weights * residual.clip(-delta, delta)
     jacobian = np.zeros((replicates, k, points))
     jacobian[:, 0] = unit / total
     curvature = np.zeros((replicates, k, k))
-    for x, of in zip(design.x, np.swapaxes(share, 0, 1), strict=True):
-        used = np.flatnonzero(x.any(axis=0))
-        pulled = pull * of
-        for i in used:
-            jacobian[:, i] += of * x[:, i]
-            for j in used:
-                both = x[:, i] * x[:, j]  # zero for parameters of different groups
-                if j <= i and both.any():
+    for term, slopes in enumerate(design.slopes):
+        of = share[:, term]
+        for i, x, _ in slopes:
+            jacobian[:, i] += of * x
+        if not rough:
+            pulled = pull * of
+            for i, _, products in slopes:
+                for j, both in products:
                     curvature[:, i, j] = curvature[:, j, i] = pulled @ both
     loss: Floats = (
         weights * np.where(inside, 0.5 * residual**2, delta * (size - 0.5 * delta))
     ).sum(axis=1)
     gradient = (jacobian @ pull[..., None])[..., 0]
     transposed: Floats = np.swapaxes(jacobian, 1, 2)
-    newton = (jacobian * (weights * inside)[:, None]) @ transposed
-    curvature -= (jacobian * pull[:, None]) @ transposed
+    bends = weights * inside
+    if not rough:
+        bends -= pull
+    second = (jacobian * bends[:, None]) @ transposed
+    second += curvature
     reweighted = (jacobian * (weights * delta / np.maximum(size, delta))[:, None]) @ transposed
-    return State(theta, loss, gradient, newton, curvature, reweighted)
+    return State(theta, loss, gradient, second, reweighted)
 
 
-def _step(design: Design, now: State, damping: Floats, rough: bool) -> tuple[Floats, Floats]:
+def _step(design: Design, now: State, damping: Floats) -> tuple[Floats, Floats]:
     """Return θ after a step within the box [B, K], and the gain that the matrix expects [B].
 
     Parameters that press against their bound stay. If the step would leave the box, the parameters
     that would leave it go to the bound, and the others take the best step that goes with it.
     """
-    matrix = now.newton + damping[:, None, None] * now.reweighted
-    if not rough:
-        matrix += now.curvature
+    matrix = now.second + damping[:, None, None] * now.reweighted
     held = ((now.theta <= design.lower) & (now.gradient > 0)) | (
         (now.theta >= design.upper) & (now.gradient < 0)
     )
     step = _solve(matrix, now.gradient, held, np.zeros_like(now.theta))
-    tried = np.clip(now.theta + step, design.lower, design.upper)
+    tried = (now.theta + step).clip(design.lower, design.upper)
     beyond = tried != now.theta + step
     cut = np.flatnonzero(beyond.any(axis=1))
     if len(cut):
         to_bound = np.where(beyond, tried - now.theta, 0.0)[cut]
         step = _solve(matrix[cut], now.gradient[cut], (held | beyond)[cut], to_bound)
-        tried[cut] = np.clip(now.theta[cut] + step, design.lower, design.upper)
+        tried[cut] = (now.theta[cut] + step).clip(design.lower, design.upper)
     step = tried - now.theta
-    expected = -(now.gradient * step).sum(axis=1) - 0.5 * np.einsum(
-        "bi,bij,bj->b", step, matrix, step
-    )
-    return tried, expected
+    quadratic = (step[:, None] @ matrix @ step[..., None])[:, 0, 0]
+    return tried, -(now.gradient * step).sum(axis=1) - 0.5 * quadratic
 
 
 def _solve(matrix: Floats, gradient: Floats, held: Bools, moved: Floats) -> Floats:

@@ -12,6 +12,8 @@ from ablate import sizes
 from ablate.config import SEED_FIELDS, RunConfig
 from ablate.errors import AblateError, unknown
 from ablate.scaling.losses import Losses
+from ablate.scaling.table import complete
+from ablate.units import listed
 
 GROWS = 1.1  # sizes or token counts nearer than this ratio are the same
 # a step of size or budget changes at least one of these
@@ -43,7 +45,9 @@ def of_study(
     levels: Mapping[str, Mapping[str, str]],
     *,
     group: str = "",
+    baseline: str = "",
     count: str = "body",
+    own: Mapping[str, str] | None = None,
 ) -> Losses:
     """Return the compared runs of a study that completed, by the study's metric.
 
@@ -52,11 +56,13 @@ def of_study(
         levels: `results.levels`.
         group: The factor whose levels are compared; by default the one that changes neither size
             nor budget. Any further factor makes further curves, each compared with that of the
-            group's first level.
+            group's baseline.
+        baseline: A level of the group; by default its first one.
         count: A key of `COUNTS`.
+        own: Of a script, "n" and "d" → the field that holds it; C is then 6·N·D.
 
     Raises:
-        AblateError: No such factor or count, or no run has completed.
+        AblateError: No such factor, level or count, or no run has completed.
     """
     if count not in COUNTS:
         raise unknown("count", count, COUNTS)
@@ -64,7 +70,7 @@ def of_study(
     factors = list(dict.fromkeys(factor for cell in levels.values() for factor in cell))
     if group and group not in factors:
         raise unknown("factor in group", group, factors)
-    steps = resources(compared, levels)
+    steps = _deciding(compared, levels, [*own.values()]) if own else resources(compared, levels)
     several = [
         f for f in factors if len({chosen[f] for chosen in levels.values() if f in chosen}) > 1
     ]
@@ -73,6 +79,9 @@ def of_study(
         *(factor for factor in several if factor not in (group, *steps)),
     ]
     compared_by = group or (rest[0] if len(rest) == 1 else "")
+    if baseline and not compared_by:
+        which = f": {listed(rest, 'or')}" if rest else ", but all runs are on one curve"
+        raise AblateError(f"baseline {baseline!r} needs a group, whose level it is{which}")
     named = {cell: _curve(chosen, rest) for cell, chosen in levels.items()}
     good = compared[
         (compared["status"] == "complete") & np.isfinite(compared["metric"].astype(float))
@@ -83,12 +92,35 @@ def of_study(
         )
     return Losses(
         loss=good["metric"].to_numpy(float),
-        columns=_resources_of(good, count),
+        columns=(
+            complete(good[own["n"]].to_numpy(float), good[own["d"]].to_numpy(float), None)[0]
+            if own
+            else _resources_of(good, count)
+        ),
         curves=tuple(named[cell] for cell in good["cell"]),
-        against=_against(levels, rest, compared_by),
-        means={"n": COUNTS[count].n, "d": "training tokens", "c": COUNTS[count].c},
+        against=_against(levels, rest, compared_by, baseline),
+        means={**own, "c": f"6 · {own['n']} · {own['d']}"}
+        if own
+        else {"n": COUNTS[count].n, "d": "training tokens", "c": COUNTS[count].c},
         notes=_left_out(compared, good),
     )
+
+
+def _deciding(
+    runs: pd.DataFrame, levels: Mapping[str, Mapping[str, str]], fields: Sequence[str]
+) -> list[str]:
+    """Return the factors that decide one of the fields, all other levels equal."""
+    first = runs.drop_duplicates("cell").set_index("cell")
+    found = []
+    for factor in dict.fromkeys(factor for chosen in levels.values() for factor in chosen):
+        alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
+        for cell, chosen in levels.items():
+            if cell in first.index:
+                rest = tuple((name, level) for name, level in chosen.items() if name != factor)
+                alike.setdefault(rest, []).append(cell)
+        if any((first.loc[cells, list(fields)].nunique() > 1).any() for cells in alike.values()):
+            found.append(factor)
+    return found
 
 
 def resources(runs: pd.DataFrame, levels: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -126,21 +158,23 @@ def _curve(chosen: Mapping[str, str], rest: Sequence[str]) -> str:
 
 
 def _against(
-    levels: Mapping[str, Mapping[str, str]], rest: Sequence[str], group: str
+    levels: Mapping[str, Mapping[str, str]], rest: Sequence[str], group: str, baseline: str
 ) -> dict[str, str]:
-    """Return curve → that of the group's first level, all else equal; the first if no group."""
-    first: dict[str, str] = {}
-    against = {}
+    """Return curve → that of the group's baseline, all else equal; the first if no group."""
+    known = list(dict.fromkeys(chosen[group] for chosen in levels.values() if group in chosen))
+    if baseline and baseline not in known:
+        raise unknown(f"level of {group} as baseline", baseline, known)
+    curves = []  # all else, name, whether it may be a baseline
     for chosen in levels.values():
-        others = (
-            _curve({name: level for name, level in chosen.items() if name != group}, rest)
-            if group
-            else ""
-        )
-        name = _curve(chosen, rest)
-        if name != first.setdefault(others, name):
-            against[name] = first[others]
-    return against
+        rest_of = {name: level for name, level in chosen.items() if name != group}
+        others = _curve(rest_of, rest) if group else ""
+        base = not baseline or chosen.get(group) == baseline
+        curves.append((others, _curve(chosen, rest), base))
+    first: dict[str, str] = {}
+    for others, name, base in curves:
+        if base:
+            first.setdefault(others, name)
+    return {name: first[others] for others, name, _ in curves if first.get(others, name) != name}
 
 
 def _resources_of(runs: pd.DataFrame, count: str) -> dict[str, np.ndarray]:

@@ -98,69 +98,91 @@ def fit_table(
     if not form:
         form, why = natural_form(columns, names)
         notes += why
-    chosen_check(hold_out, chosen_form(form, columns), columns)
-    fewer = max(MOST_WORK // max(len(loss), 1), LEAST_REPLICATES)
-    if fewer < bootstraps:
-        notes.append(
-            f"Intervals are from {fewer} bootstrap replicates instead of {bootstraps:,}, as there"
-            f" are {len(loss):,} runs. All runs are fitted."
-        )
-        bootstraps = fewer
+    chosen = chosen_form(form, columns)
+    chosen_check(hold_out, chosen, columns)
     for given in predict:
-        check_point(chosen_form(form, columns), given)
+        check_point(chosen, given)
+    bootstraps, why = affordable(len(loss), bootstraps)
+    notes += why
     # runs of the same point have the same index in every group
     order = np.lexsort([*columns.values()])
+    curves = {name: order[names[order] == name] for name in dict.fromkeys(names.tolist())}
     fits: dict[str, Fit] = {}
     isoflops: dict[str, IsoFlop] = {}
     refused: dict[str, list[str]] = {}  # why → curves
-    curves = list(dict.fromkeys(names.tolist()))
-    for at, name in enumerate(curves, 1):
-        rows = order[names[order] == name]
+    for at, (name, rows) in enumerate(curves.items(), 1):
         which = f" of {name} ({at} of {len(curves)})" if group is not None else ""
         progress(f"Fitting the curve{which} to {len(rows):,} runs …")
-        part, losses = (
-            {column: values[rows] for column, values in columns.items()},
-            np.asarray(loss, float)[rows],
-        )
+        part = {column: values[rows] for column, values in columns.items()}
+        losses = np.asarray(loss, float)[rows]
         try:
             fits[name] = fit(
                 losses, form, rng=rng, hold_out=hold_out, bootstraps=bootstraps, **part
             )
         except AblateError as error:
             refused.setdefault(str(error), []).append(name)
-        if {"n", "c"} <= part.keys() and repeating(
-            part["n"], part["c"], at_least=2 if flops is not None else LEAST_SIZES
-        ):
-            try:
-                isoflops[name] = isoflop(losses, rng=rng, bootstraps=bootstraps, **part)
-            except AblateError as error:
-                refused.setdefault(str(error), []).append(name)
+        if not _has_minima(part, flops is not None):
+            continue
+        try:
+            isoflops[name] = isoflop(losses, rng=rng, bootstraps=bootstraps, **part)
+        except AblateError as error:
+            refused.setdefault(str(error), []).append(name)
     complaints = _complaints(refused, 0 if group is None else len(curves))
     if not fits and not isoflops:
         raise AblateError(" ".join(complaints))
-    for name, one in fits.items():
-        if name in isoflops and (rough := isoflops[name].rough) is not None:
-            fits[name] = with_noise(one, rough)
+    for name, iso in isoflops.items():
+        if name in fits and iso.rough is not None:
+            fits[name] = with_noise(fits[name], iso.rough)
+    comparisons, why = _compared(fits, against, rng, progress)
+    forecasts = (
+        {name: Outlook.of(one, rng).at(predict) for name, one in fits.items()} if predict else {}
+    )
+    return TableFit(fits, isoflops, comparisons, (*complaints, *notes, *why), forecasts)
+
+
+def affordable(runs: int, bootstraps: int) -> tuple[int, list[str]]:
+    """Return how many replicates so many runs get, and a note if they are fewer."""
+    fewer = max(MOST_WORK // max(runs, 1), LEAST_REPLICATES)
+    if fewer >= bootstraps:
+        return bootstraps, []
+    return fewer, [
+        f"Intervals are from {fewer} bootstrap replicates instead of {bootstraps:,}, as there"
+        f" are {runs:,} runs. All runs are fitted."
+    ]
+
+
+def _has_minima(part: Mapping[str, Floats], measured: bool) -> bool:
+    """Return whether a curve's budgets repeat enough; `measured` is whether FLOPs are given."""
+    return {"n", "c"} <= part.keys() and repeating(
+        part["n"], part["c"], at_least=2 if measured else LEAST_SIZES
+    )
+
+
+def _compared(
+    fits: Mapping[str, Fit],
+    against: Mapping[str, str] | None,
+    rng: np.random.Generator,
+    progress: Callable[[str], object],
+) -> tuple[tuple[Comparison, ...], list[str]]:
+    """Compare curves as in `fit_table`; return notes on those that cannot be compared, too."""
     pairs = dict.fromkeys(list(fits)[1:], next(iter(fits), "")) if against is None else against
-    notes += [
+    notes = [
         f"{a} is not compared with {b}: {one} has no curve."
         for a, b in pairs.items()
         for one in (a, b)
         if one not in fits
     ]
     pairs = {a: b for a, b in pairs.items() if a in fits and b in fits}
-    if pairs:
-        progress(f"Comparing {len(fits)} curves …")
-    comparisons = compare_groups(fits, pairs, rng=rng) if pairs else []
+    if not pairs:
+        return (), notes
+    progress(f"Comparing {len(fits)} curves …")
+    comparisons = compare_groups(fits, pairs, rng=rng)
     notes += [
         f"{one.group} and {one.baseline} with one floor: {note}"
         for one in comparisons
         for note in not_converged(one.missed)
     ]
-    forecasts = (
-        {name: Outlook.of(one, rng).at(predict) for name, one in fits.items()} if predict else {}
-    )
-    return TableFit(fits, isoflops, tuple(comparisons), tuple(complaints + notes), forecasts)
+    return tuple(comparisons), notes
 
 
 def _complaints(refused: Mapping[str, Sequence[str]], curves: int) -> list[str]:

@@ -14,6 +14,7 @@ from ablate.stats.groups import (
     seed_groups,
     within_groups,
 )
+from ablate.stats.one_sample import OneSample, one_sample
 from ablate.stats.pairs import (
     Effect,
     Equivalence,
@@ -53,6 +54,7 @@ __all__ = [
     "GridEffects",
     "HodgesLehmann",
     "LevelEffect",
+    "OneSample",
     "Outlying",
     "Pairing",
     "SeedGroups",
@@ -75,6 +77,7 @@ __all__ = [
     "hodges_lehmann",
     "holm",
     "max_t",
+    "one_sample",
     "outlying",
     "pair_correlation",
     "paired",

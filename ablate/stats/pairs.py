@@ -22,7 +22,7 @@ from scipy import stats as st
 
 from ablate.stats.crossed import crossed_noise
 from ablate.stats.planning import ALPHA, resolvable, two_stage
-from ablate.stats.values import SAME, Floats, Noise, Values, finite, quantile, spread
+from ablate.stats.values import SAME, Floats, Noise, Values, finite, quantile, satterthwaite, spread
 
 NAN = float("nan")
 EXACT_PAIRS = 40  # the most pairs whose 2^n sign patterns `sign_flip` counts exactly
@@ -246,7 +246,7 @@ def pairing(values: Values, baseline: Values, *, confidence: float = 0.95) -> Pa
     n, unpaired = len(a), NAN
     parts = [spread(one) ** 2 / n for one in (a, b)] if n > 1 else [NAN]
     if (variance := sum(parts)) > 0:
-        df = variance**2 / sum(part**2 / (n - 1) for part in parts)  # Welch and Satterthwaite
+        df = satterthwaite(parts, [n - 1, n - 1])
         unpaired = 2 * quantile(df, confidence) * math.sqrt(variance)
     return Pairing(n, pair_correlation(a, b), 2 * noise_of(a - b).half(confidence), unpaired)
 

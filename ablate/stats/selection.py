@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from ablate.stats.families import together
 from ablate.stats.pairs import Effect, Equivalence, equivalence, noise_of
-from ablate.stats.values import Floats, Noise, Values, finite
+from ablate.stats.values import Floats, Noise, Values, finite, satterthwaite
 
 # sd of each term next to the curvature, in powers of ln rate; 1.5 times what 39 tuning curves of
 # transformers show (0.13 and 0.06 for cubic and quartic)
@@ -319,7 +319,7 @@ def combined(choices: Sequence[tuple[float, Choice]]) -> Choice:
     """
     squares = [(weight * choice.error) ** 2 for weight, choice in choices]
     return Choice(
-        math.sqrt(math.fsum(squares)), _welch(squares, [choice.df for _, choice in choices])
+        math.sqrt(math.fsum(squares)), satterthwaite(squares, [choice.df for _, choice in choices])
     )
 
 
@@ -331,17 +331,14 @@ def widened(noise: Noise, choice: Choice) -> Noise:
     if not choice.error > 0:
         return noise
     added = tuple(
-        (math.hypot(error, choice.error), _welch([error**2, choice.error**2], [df, choice.df]))
+        (
+            math.hypot(error, choice.error),
+            satterthwaite([error**2, choice.error**2], [df, choice.df]),
+        )
         for error, df in noise.errors
         if df > 0 and math.isfinite(error)
     )
     return Noise((*noise.errors, *added))
-
-
-def _welch(squares: Sequence[float], dfs: Sequence[float]) -> float:
-    """Degrees of freedom of a sum of squared errors (Satterthwaite 1946)."""
-    below = math.fsum(square**2 / df for square, df in zip(squares, dfs, strict=True))
-    return math.fsum(squares) ** 2 / below if below > 0 else math.inf
 
 
 def with_choices(effects: Sequence[Effect], choices: Sequence[Choice]) -> list[Effect]:

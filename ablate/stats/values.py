@@ -35,6 +35,12 @@ def spread(d: Floats) -> float:
     return 0.0 if sd <= SAME * float(np.abs(d).max()) else sd
 
 
+def satterthwaite(squares: Sequence[float], dfs: Sequence[float]) -> float:
+    """Return the degrees of freedom of a sum of squared errors (Satterthwaite 1946)."""
+    below = math.fsum(square**2 / df for square, df in zip(squares, dfs, strict=True))
+    return math.fsum(squares) ** 2 / below if below > 0 else math.inf
+
+
 @dataclass(frozen=True)
 class Noise:
     """The noise of a mean: standard errors with their degrees of freedom; the widest counts."""

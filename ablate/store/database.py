@@ -16,6 +16,7 @@ from ablate.store import migrate, sound, sqlite
 from ablate.store.location import DEFAULT, closed, exists, locate
 
 # The names of these files; the first group of both is the start of the run's key.
+KEY = re.compile(r"[0-9a-f]{64}")  # of a run
 JOURNAL = re.compile(r"([0-9a-f]{12})-\d+-[0-9a-f]+\.jsonl")
 CHECKPOINT = re.compile(r"([0-9a-f]{12})-\d+\.pt")
 
@@ -28,6 +29,7 @@ class Database:
         notes: Lines for the user about how it was opened.
         journals: Folder of the journals.
         checkpoints: Folder of the checkpoints.
+        outputs: Folder of what scripts of the user's own write, a folder for each run.
         series_ids: Name → id of the series known to exist.
     """
 
@@ -36,6 +38,7 @@ class Database:
         self.notes = notes
         self.journals = folder(path, "journals")
         self.checkpoints = folder(path, "checkpoints")
+        self.outputs = folder(path, "outputs")
         self.series_ids: dict[str, int] = {}
         self._owned = owned  # opened by a writer, which sets DELETE mode when it closes
         self._identity = sqlite.identity(path)
@@ -51,6 +54,15 @@ class Database:
             The file; None for a name that `ablate run` does not give to a journal.
         """
         return self.journals / name if JOURNAL.fullmatch(name) else None
+
+    def log(self, journal: str) -> Path | None:
+        """Return the file of what a script printed in an attempt, by the name of its journal.
+
+        Returns:
+            The file, which may not exist; None for a name that is no journal's.
+        """
+        path = self.journal(journal)
+        return path and path.with_suffix(".log")
 
     def checkpoint(self, path: str) -> tuple[Path, list[Path]]:
         """Return where a checkpoint is, wherever the database was when it was written.
@@ -119,7 +131,7 @@ class Database:
 
 
 def folder(path: Path, kind: str) -> Path:
-    """Return the folder next to a database for its "journals" or "checkpoints"."""
+    """Return the folder next to a database for its "journals", "checkpoints" or "outputs"."""
     return path.with_name(f"{path.name.removesuffix('.db')}.{kind}")
 
 

@@ -55,9 +55,9 @@ def revalidate(connection: Connection, study_id: int, evaluation: Evaluation) ->
     rows = connection.exec_driver_sql(
         "SELECT run.id, run.status, attempt.status, attempt.evaluation FROM run JOIN attempt ON"
         " attempt.run_id = run.id WHERE attempt.status IN ('complete', 'superseded') AND run.status"
-        " IN ('complete', 'planned', 'failed', 'oom') AND run.id IN (SELECT run_id FROM member JOIN"
-        " cell ON cell.id = cell_id WHERE study_id = ? AND active) ORDER BY run.id, attempt.status,"
-        " attempt.n DESC",
+        " IN ('complete', 'planned', 'failed', 'oom', 'timeout') AND run.id IN (SELECT run_id FROM"
+        " member JOIN cell ON cell.id = cell_id WHERE study_id = ? AND active) ORDER BY run.id,"
+        " attempt.status, attempt.n DESC",
         (study_id,),
     ).all()
     for (run_id, status), attempts in groupby(rows, key=lambda row: (row[0], row[1])):

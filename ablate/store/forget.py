@@ -9,13 +9,16 @@ from sqlalchemy import Connection
 
 from ablate.errors import AblateError, unknown
 from ablate.store import owners
-from ablate.store.database import Database
+from ablate.store.database import KEY, Database
 
 _ITS_RUNS = "SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id = :study"
-_OWN = (
-    f"{_ITS_RUNS} EXCEPT SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id <>"
-    " :study"
+# runs by an earlier version of its code have left their cell
+_FORMER = (
+    "SELECT run.id FROM code JOIN run ON instr(coalesce(json_extract(run.fields, '$.code'), ''),"
+    " code.version) WHERE code.study_id = :study AND run.id NOT IN (SELECT run_id FROM member)"
 )
+_OTHERS = "SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id <> :study"
+_OWN = f"{_ITS_RUNS} UNION {_FORMER} EXCEPT {_OTHERS}"
 _COUNTED = {
     "cells": "SELECT count(*) FROM cell WHERE study_id = :study",
     "decisions": "SELECT count(*) FROM decision WHERE study_id = :study",
@@ -36,7 +39,7 @@ class Part:
 
     Attributes:
         rows: What → how many rows.
-        files: Journals and checkpoints.
+        files: Journals, checkpoints, and what scripts printed and wrote.
         shared: Number of its runs that other studies have too, and that stay.
     """
 
@@ -94,8 +97,8 @@ def _part(db: Database, connection: Connection, study_id: int) -> Part:
     rows = {
         what: connection.exec_driver_sql(sql, study).scalar_one() for what, sql in _COUNTED.items()
     }
-    its = connection.exec_driver_sql(
-        f"SELECT count(*) FROM ({_ITS_RUNS} GROUP BY run_id)", study
+    shared = connection.exec_driver_sql(
+        f"SELECT count(*) FROM ({_ITS_RUNS} INTERSECT {_OTHERS})", study
     ).scalar_one()
     journals = connection.exec_driver_sql(
         f"SELECT journal FROM attempt WHERE run_id IN ({_OWN})", study
@@ -108,9 +111,17 @@ def _part(db: Database, connection: Connection, study_id: int) -> Part:
         for own in (0, 1)
     }
     # a checkpoint that a pack wrote together stays as long as one of its runs
+    names = list(journals)
+    keys = connection.exec_driver_sql(f"SELECT key FROM run WHERE id IN ({_OWN})", study).scalars()
+    outputs = [db.outputs / key[:12] for key in keys if KEY.fullmatch(key)]
     files = sorted(
         file
-        for file in {*map(db.journal, journals), *(checkpoints[1] - checkpoints[0])}
+        for file in {
+            *map(db.journal, names),
+            *map(db.log, names),
+            *(checkpoints[1] - checkpoints[0]),
+            *(file for folder in outputs for file in folder.rglob("*")),
+        }
         if file is not None and file.is_file()
     )
-    return Part(rows, tuple(files), its - rows["runs"])
+    return Part(rows, tuple(files), shared)

@@ -24,7 +24,7 @@ from ablate.evaluation import Evaluation
 from ablate.journal import Event
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, evaluations, fallback
-from ablate.store.records import ACCEPTED
+from ablate.store.records import ACCEPTED, FAILED
 from ablate.store.schema import to_db
 
 KNOWN_SERIES = {  # name → unit, goal
@@ -77,6 +77,7 @@ _FROM_START = (
     "threads",
     "pack_size",
     "compile_mode",
+    "note",
     "commit",
     "dirty",
 )
@@ -339,7 +340,7 @@ def _end(connection: Connection, run_id: int, attempt_id: int, event: Event) -> 
         {name: event.get(name) for name in ("error", "device_seconds", "peak_bytes")}
         | {"status": status, "ended": utc(event.get("time"))},
     )
-    if status in ("failed", "oom"):
+    if status in FAILED:
         status = fallback(connection, run_id, attempt_id, status)
     diverged_at = event.get("step") if status == "diverged" else None
     driver.execute(

@@ -28,12 +28,16 @@ from ablate.store.register import refuse_other_measures
 from ablate.store.studies import StudyContent, rank
 from ablate.study.parse import NAME, NAMED
 
-_RUN_RANK = ("planned", "failed", "oom", "stopped", "running", "diverged", "complete")
+_RUN_RANK = (
+    *("planned", "failed", "oom", "timeout", "stopped"),
+    *("running", "diverged", "complete"),
+)
 _ATTEMPT_RANK = (
     "running",
     "dead",
     "failed",
     "oom",
+    "timeout",
     "stopped",
     "diverged",
     "complete",

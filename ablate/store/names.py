@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ablate import metrics
 from ablate.errors import unknown
 from ablate.metrics import METRICS
 from ablate.store.database import Database
@@ -30,7 +31,8 @@ def require_study(db: Database, name: str) -> None:
 
 def require_series(db: Database, names: Iterable[str]) -> None:
     """Raise `AblateError` for the first of `names` that no run can have as a series."""
-    _require(db, "series", names, _SERIES, "SELECT name FROM series")
+    own = (metrics.final(metric)[0].removeprefix("best ") for metric in studies(db).values())
+    _require(db, "series", names, (*_SERIES, *own), "SELECT name FROM series")
 
 
 def require_final(db: Database, name: str) -> None:

@@ -29,6 +29,7 @@ class Setting:
         tokenizer_hash: Content hash of the tokenizer.
         tokens: Tokens of the whole training, None for unknown.
         n_params: Parameters, None for unknown.
+        command: The command line of a script, None for a kind without one.
     """
 
     kind: str
@@ -37,12 +38,15 @@ class Setting:
     tokenizer_hash: str | None
     tokens: int | None
     n_params: int | None
+    command: str | None = None
 
     def like(self, other: Setting) -> bool:
         """Return whether text and objective are equal and the budgets within a factor `NEAR`.
 
-        Unknown budgets are not alike.
+        Unknown budgets are not alike, but for those of one command line.
         """
+        if self.command is not None and self == other:
+            return True
         same = replace(self, tokens=0, n_params=0) == replace(other, tokens=0, n_params=0)
         budgets = ((self.tokens, other.tokens), (self.n_params, other.n_params))
         return same and all(
@@ -115,7 +119,7 @@ def settings_in(db: Database, study: str | None = None) -> list[tuple[tuple[str,
             "SELECT DISTINCT study.name, cell.label, run.kind,"
             " json_extract(fields, '$.objective'), json_extract(fields, '$.corpus_hash'),"
             " json_extract(fields, '$.tokenizer_hash'),"
-            " run.tokens, n_params"
+            " run.tokens, n_params, json_extract(fields, '$.command')"
             " FROM study JOIN cell ON cell.study_id = study.id"
             " JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id"
             " WHERE cell.active AND role = 'compare' AND (?1 IS NULL OR study.name = ?1)",
@@ -138,6 +142,7 @@ def _setting(run: Run) -> Setting:
         get("tokenizer_hash"),
         cost.tokens,
         cost.params,
+        get("command"),
     )
 
 

@@ -188,7 +188,7 @@ SELECT json_extract(evidence, '$.group') AS "group", CAST(decision.value AS REAL
        json_array_length(evidence, '$.rates') AS tried, json_extract(evidence,
               '$.at_edge') AS at_edge
 FROM decision JOIN study ON study.id = decision.study_id JOIN cell ON cell.id = decision.cell_id
-WHERE study.name = :study AND decision.name = 'lr' AND cell.active
+WHERE study.name = :study AND decision.name <> 'seeds' AND cell.active
 ORDER BY (SELECT min(ordinal) FROM member WHERE cell_id = cell.id)""",
     ),
     Question(

@@ -8,7 +8,11 @@ from pathlib import Path
 from ablate.evaluation import Evaluation
 from ablate.kinds import Run
 
-RUN_STATUS = ("planned", "running", "complete", "diverged", "failed", "oom", "stopped")
+RUN_STATUS = (
+    *("planned", "running", "complete", "diverged"),
+    *("failed", "oom", "timeout", "stopped"),
+)
+FAILED = ("failed", "oom", "timeout")  # a run ended without a result; `ablate run` tries it again
 ACCEPTED = ("complete", "diverged")  # at most one attempt of a run has one of these
 
 

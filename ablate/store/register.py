@@ -14,12 +14,13 @@ from typing import Any
 from sqlalchemy import Connection, text
 from sqlalchemy.dialects.sqlite import insert
 
+from ablate import metrics
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.kinds import Run
 from ablate.plan import Plan
 from ablate.plan.held_out import measured
-from ablate.store import schema, views
+from ablate.store import code, schema, views
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, revalidate
 from ablate.store.replaced import dropped, results
@@ -57,6 +58,7 @@ def register(db: Database, plan: Plan, *, replace: bool = False) -> int:
                 f" {lost}; give this study another name, or replace that one with --replace"
             )
         study_id = _study(connection, plan, plan_hash, existing)
+        code.write(connection, study_id, plan.code)
         if not existing or existing.plan_hash != plan_hash:
             connection.exec_driver_sql("DELETE FROM finding WHERE study_id = ?", (study_id,))
             cells = _cells(connection, study_id, plan)
@@ -64,7 +66,26 @@ def register(db: Database, plan: Plan, *, replace: bool = False) -> int:
             _contrasts(connection, study_id, cells, plan)
             refuse_other_measures(connection, study_id, plan.study.evaluation)
             revalidate(connection, study_id, plan.study.evaluation)
+            if plan.study.command:
+                _final_at(connection, study_id, plan.study.metric)
         return study_id
+
+
+def _final_at(connection: Connection, study_id: int, metric: str) -> None:
+    """Store the value at a step that decides a study for runs that ended before it was asked for.
+
+    A script is not run again for a number that its curve has.
+    """
+    name, at = metrics.final(metric)
+    if "@" in metric:
+        connection.exec_driver_sql(
+            "INSERT INTO final (run_id, name, at, value) SELECT run.id, series.name, ?, value FROM"
+            " run JOIN metric ON metric.run_id = run.id JOIN series ON series.id = series_id WHERE"
+            " run.status = 'complete' AND series.name = ? AND step = ? AND run.id IN (SELECT run_id"
+            " FROM member JOIN cell ON cell.id = cell_id WHERE study_id = ?) ON CONFLICT DO"
+            " NOTHING",
+            (at, name, int(at), study_id),
+        )
 
 
 def would_drop(db: Database, plan: Plan) -> str:
@@ -86,7 +107,9 @@ def _dropped(connection: Connection, plan: Plan, toml: str) -> str:
             fields = connection.exec_driver_sql(
                 "SELECT fields FROM run WHERE key = ?", (min(keys),)
             ).scalar_one()
-            if json.loads(fields) | {"lr": 0.0} == dict(cell.run.fields) | {"lr": 0.0}:
+            assert plan.study.tune
+            chosen = {plan.study.tune.field: 0.0}
+            if json.loads(fields) | chosen == dict(cell.run.fields) | chosen:
                 del before[cell.label]
     return dropped(toml, plan.study.toml, before, planned)
 

@@ -23,7 +23,7 @@ from ablate.store.owners import Owner, mark_dead, stale_attempts
 from ablate.store.records import Candidate, Claim
 
 _OPEN = """
-run.status IN ('planned', 'stopped', 'failed', 'oom')
+run.status IN ('planned', 'stopped', 'failed', 'oom', 'timeout')
 OR run.status = 'complete' AND NOT EXISTS (
     SELECT 1 FROM attempt WHERE run_id = run.id AND status = 'complete'
            AND evaluation = study.evaluation)
@@ -34,7 +34,7 @@ run.id, run.key, run.kind, run.fields, run.seed, run.status, study.evaluation,
 """
 _CANDIDATES = f"""
 SELECT {_RUN}, run.flops, min(cell.label) AS cell, min(member.role) AS role,
-       (SELECT count(*) FROM attempt WHERE run_id = run.id AND status = 'failed'
+       (SELECT count(*) FROM attempt WHERE run_id = run.id AND status IN ('failed', 'timeout')
               AND owner = :owner) AS failures,
        (SELECT count(*) FROM attempt WHERE run_id = run.id AND status IN ('dead', 'oom')
               AND owner = :owner) AS losses,

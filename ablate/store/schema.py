@@ -27,7 +27,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0003"  # the newest migration: the schema that this version of ablate reads and writes
+HEAD = "0004"  # the newest migration: the schema that this version of ablate reads and writes
 VERSION_TABLE = "ablate_version"
 
 
@@ -159,6 +159,7 @@ attempt = Table(
     Column("threads", Integer),
     Column("pack_size", Integer),
     Column("compile_mode", Text),
+    Column("note", Text),  # what a reader should know of how it ran; NULL for nothing
     Column("versions", Text),  # JSON
     Column("commit", Text),
     Column("dirty", Boolean),
@@ -271,6 +272,19 @@ finding = Table(
     Column("cell", Text),  # label
     Column("data", Text, nullable=False),  # JSON
     sqlite_with_rowid=False,
+)
+
+# Code from outside of ablate that runs of a study depend on, in every version that made runs. A row
+# has kilobytes, as in `window_loss`.
+code = Table(
+    "code",
+    metadata,
+    _refers("study_id", "study.id", primary_key=True, autoincrement=False),
+    Column("name", Text, primary_key=True),  # a file as the study names it, or a package
+    Column("version", Text, primary_key=True),  # SHA-256 of the text; else a package's version
+    Column("active", Boolean, nullable=False),  # 0: a later revision of the study has another
+    Column("text", Text),  # NULL where only the version is known
+    Column("about", Text, nullable=False),  # JSON: what readers learn of it without loading it
 )
 
 artifact = Table(

@@ -154,15 +154,14 @@ def _finite(value: float) -> bool:
 
 
 # keys that the evidence of a decision has had in every version
-_EVIDENCE = {
-    "lr": ("group", "cells", "metric", "seeds", "ladder", "rates", "values", "at_edge"),
-    "seeds": ("stratum", "metric", "pilot", "resolution", "wanted", "capped"),
-}
+_OF_SEEDS = ("stratum", "metric", "pilot", "resolution", "wanted", "capped")
+_OF_FIELD = ("group", "cells", "metric", "seeds", "ladder", "rates", "values", "at_edge")
 
 
 def _evidence(row: Mapping[str, Any]) -> None:
     evidence = json.loads(row["evidence"])
-    if missing := [key for key in _EVIDENCE[row["name"]] if key not in evidence]:
+    wanted = _OF_SEEDS if row["name"] == "seeds" else _OF_FIELD
+    if missing := [key for key in wanted if key not in evidence]:
         raise ValueError(f"its evidence lacks {missing[0]}")
 
 
@@ -173,7 +172,7 @@ def _windows(row: Mapping[str, Any]) -> None:
 _SIZES = ("seed", "steps", "tokens", "n_params", "n_params_body")
 # what a value of a column must be, beyond its type
 _COLUMNS: Mapping[str, Callable[[Any], Any]] = {
-    "study.metric": metrics.parse,
+    "study.metric": metrics.final,
     "study.goal": ("min", "max").__contains__,
     "study.evaluation": Evaluation.model_validate_json,
     "run.status": RUN_STATUS.__contains__,
@@ -190,6 +189,7 @@ _COLUMNS: Mapping[str, Callable[[Any], Any]] = {
     "decision.value": lambda text: isinstance(json.loads(text), int | float),
     "decision.evidence": _object,
     "finding.data": _object,
+    "code.about": _object,
 }
 # what all values of a row must be together
 _WHOLE: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {

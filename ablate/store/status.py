@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 import tomllib
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import text
 
+from ablate import metrics
 from ablate.store.database import Database
 from ablate.store.owners import dead
+from ablate.store.records import FAILED
+from ablate.study import tuned, tuned_field
 
 UNFINISHED = ("planned", "running", "stopped")  # statuses of runs that may still get a result
 _OF_STUDY = (
@@ -24,7 +28,8 @@ class Survey:
 
     Attributes:
         counts: Status → number of runs.
-        flops_left: FLOPs of the whole trainings of unfinished runs, of those where they are known.
+        flops_left: FLOPs of the whole trainings of unfinished runs; one of unknown FLOPs counts
+            as 1.
     """
 
     counts: dict[str, int]
@@ -62,6 +67,7 @@ class Working:
     tokens_per_second: float | None
     seconds_left: float | None
     dead: bool  # launcher and worker, on this host, are gone: the next `ablate run` repeats it
+    silence: float | None = None  # seconds since a script printed something; None for no script
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ def survey(db: Database, study_id: int) -> Survey:
     """Count the runs of a study by status."""
     rows = _rows(
         db,
-        "SELECT status, count(*) AS number, coalesce(sum(flops), 0) AS flops FROM run WHERE"
+        "SELECT status, count(*) AS number, sum(coalesce(flops, 1)) AS flops FROM run WHERE"
         f" {_OF_STUDY} GROUP BY status",
         study=study_id,
     )
@@ -87,6 +93,63 @@ def survey(db: Database, study_id: int) -> Survey:
         {row.status: row.number for row in rows},
         sum(row.flops for row in rows if row.status in UNFINISHED),
     )
+
+
+@dataclass(frozen=True)
+class SameSeeds:
+    """Seeds of a cell whose runs have identical curves of the study's metric."""
+
+    cell: str
+    seeds: tuple[int, ...]
+    of: int  # seeds that completed
+
+
+def same_seeds(db: Database, study: str) -> list[SameSeeds]:
+    """Return the cells of a study in which the curve of the metric is the same for several seeds.
+
+    Curves of one point are the same only if those of all seeds are: such numbers, as an accuracy
+    on few examples, may be equal by chance.
+    """
+    rows = _rows(
+        db,
+        "SELECT c.label AS cell, r.seed AS seed, s.metric AS metric, r.id AS run FROM study s"
+        " JOIN cell c ON c.study_id = s.id JOIN member m ON m.cell_id = c.id AND m.role = 'compare'"
+        " JOIN run r ON r.id = m.run_id WHERE s.name = :study AND c.active AND r.status ="
+        " 'complete' AND r.kind <> 'transformer' ORDER BY c.id, r.seed",
+        study=study,
+    )
+    cells: dict[str, dict[int, tuple[Any, ...]]] = {}
+    for row in rows:
+        name = metrics.final(row.metric)[0].removeprefix("best ")
+        points = _rows(
+            db,
+            "SELECT step, value FROM metric JOIN series ON series.id = series_id WHERE"
+            " run_id = :run AND series.name = :name ORDER BY step",
+            run=row.run,
+            name=name,
+        )
+        cells.setdefault(row.cell, {})[row.seed] = tuple((one.step, one.value) for one in points)
+    found = []
+    for cell, curves in cells.items():
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for seed, curve in curves.items():
+            groups.setdefault(curve, []).append(seed)
+        for curve, seeds in groups.items():
+            if len(seeds) > 1 and curve and (len(curve) > 1 or len(seeds) == len(curves)):
+                found.append(SameSeeds(cell, tuple(seeds), len(curves)))
+    return found
+
+
+def seconds_by_cell(db: Database, study: str) -> dict[str, float]:
+    """Return cell → mean seconds of the training of its complete runs, of every role."""
+    rows = _rows(
+        db,
+        "SELECT r.cell AS cell, avg(f.value) AS seconds FROM all_runs AS r JOIN final AS f ON"
+        " f.run_id = r.run AND f.name = 'train_seconds' WHERE r.study = :study AND r.status ="
+        " 'complete' GROUP BY r.cell ORDER BY min(r.run)",
+        study=study,
+    )
+    return {row.cell: row.seconds for row in rows}
 
 
 def counts_by_cell(db: Database, study: str) -> dict[str, dict[str, int]]:
@@ -106,9 +169,11 @@ def counts_by_cell(db: Database, study: str) -> dict[str, dict[str, int]]:
 def studies(db: Database, name: str | None = None) -> list[StudyStatus]:
     """Return the study of that name, or all, in order of registration."""
     found = _rows(
-        db, "SELECT id, name FROM study WHERE :name IS NULL OR name = :name ORDER BY id", name=name
+        db,
+        "SELECT id, name, metric FROM study WHERE :name IS NULL OR name = :name ORDER BY id",
+        name=name,
     )
-    return [_status(db, row.id, row.name) for row in found]
+    return [_status(db, row.id, row.name, row.metric) for row in found]
 
 
 def left(db: Database, name: str) -> dict[str, int]:
@@ -130,22 +195,25 @@ def waiting(db: Database, name: str) -> list[str]:
     it are not planned yet, so counts of runs do not show them.
     """
     rates = _undecided(
-        db, name, by="cell.label", role="tune", decision="lr", same="decided.id = cell.id"
+        db, name, by="cell.label", role="tune", decision="<> 'seeds'", same="decided.id = cell.id"
     )
     pilots = _undecided(
         db,
         name,
         by="cell.stratum",
         role="compare",
-        decision="seeds",
+        decision="= 'seeds'",
         same="decided.stratum = cell.stratum",
     )
-    two_stage = any(
-        _two_stage(row.toml)
+    settings = [
+        _settings(row.toml)
         for row in _rows(db, "SELECT toml FROM study WHERE name = :study", study=name)
-    )
+    ]
+    seeds = [one.get("seeds") for one in settings]
+    two_stage = any(isinstance(one, dict) and "pilot" in one for one in seeds)
+    what = tuned(tuned_field(settings[0] if settings else {}))
     return [
-        f"the learning rate tuned on {row.waiting} is not chosen yet, and the runs that will use it"
+        f"the {what} tuned on {row.waiting} is not chosen yet, and the runs that will use it"
         f" are not planned: {_why(row, 'tuning runs')}"
         for row in rates
     ] + [
@@ -157,19 +225,21 @@ def waiting(db: Database, name: str) -> list[str]:
 
 _UNDECIDED = """
 SELECT {by} AS waiting, count(DISTINCT run.id) AS number,
-       count(DISTINCT CASE WHEN run.status IN ('failed', 'oom') THEN run.id END) AS failed,
+       count(DISTINCT CASE WHEN run.status IN {failed_ones} THEN run.id END) AS failed,
        count(DISTINCT CASE WHEN run.status IN {unfinished} THEN run.id END) AS unfinished
 FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
        JOIN run ON run.id = member.run_id
 WHERE study.name = :study AND cell.active AND member.role = '{role}' AND NOT EXISTS (
     SELECT 1 FROM decision JOIN cell AS decided ON decided.id = decision.cell_id
-    WHERE decision.study_id = study.id AND decision.name = '{decision}' AND {same})
+    WHERE decision.study_id = study.id AND decision.name {decision} AND {same})
 GROUP BY {by} HAVING failed OR NOT unfinished ORDER BY min(member.ordinal)
 """
 
 
 def _undecided(db: Database, name: str, **parts: str) -> list[Any]:
-    return _rows(db, _UNDECIDED.format(unfinished=UNFINISHED, **parts), study=name)
+    return _rows(
+        db, _UNDECIDED.format(unfinished=UNFINISHED, failed_ones=FAILED, **parts), study=name
+    )
 
 
 def _why(row: Any, what: str) -> str:
@@ -179,13 +249,12 @@ def _why(row: Any, what: str) -> str:
     return f"{row.failed} of its {row.number} {what} failed; `ablate run` retries {them}"
 
 
-def _two_stage(toml: str) -> bool:
-    """Whether a pilot decides the number of seeds."""
+def _settings(toml: str) -> dict[str, Any]:
+    """The tables of a study file; empty if it is not readable."""
     try:
-        seeds = tomllib.loads(toml).get("seeds")
-        return isinstance(seeds, dict) and "pilot" in seeds
+        return tomllib.loads(toml)
     except tomllib.TOMLDecodeError:
-        return False
+        return {}
 
 
 def checkpoints(db: Database, study_id: int) -> dict[str, str]:
@@ -204,10 +273,11 @@ def checkpoints(db: Database, study_id: int) -> dict[str, str]:
     return {key: path for _, key, path in sorted(existing)}
 
 
-def _status(db: Database, study_id: int, name: str) -> StudyStatus:
+def _status(db: Database, study_id: int, name: str, metric: str) -> StudyStatus:
+    reported = metrics.final(metric)[0].removeprefix("best ")
     counted, gone = survey(db, study_id), dead(db, study_id)
-    rows = _rows(db, _WORKING, study=study_id)
-    working = [_working(row, row.run in gone) for row in rows]
+    rows = _rows(db, _WORKING, study=study_id, metric=reported)
+    working = [_working(db, row, row.run in gone) for row in rows]
     speed = left = 0.0  # FLOP/s, FLOPs
     for row, run in zip(rows, working, strict=True):
         if not (row.flops and row.tokens and run.steps):  # unknown
@@ -223,23 +293,25 @@ def _last(series: str, what: str) -> str:
     """SQL for the newest point of a run's series, found through the primary key."""
     points = (
         "metric WHERE run_id = run.id AND series_id = (SELECT id FROM series WHERE name ="
-        f" '{series}')"
+        f" {series if series.startswith(':') else repr(series)})"
     )
     return f"(SELECT metric.{what} FROM {points} ORDER BY step DESC LIMIT 1)"
 
 
 _WORKING = f"""
 SELECT run.id AS run, min(cell.label) AS cell, run.seed, run.steps, run.tokens, run.flops,
-       attempt.n, attempt.owner, attempt.device, coalesce({_last("train_loss", "step")},
+       attempt.n, attempt.owner, attempt.device, attempt.journal,
+       coalesce({_last("train_loss", "step")}, {_last(":metric", "step")},
               attempt.resumed_step, 0) AS step,
-       {_last("train_loss", "value")} AS loss, {_last("tokens_per_second", "value")} AS speed
+       coalesce({_last("train_loss", "value")}, {_last(":metric", "value")}) AS loss,
+       {_last("tokens_per_second", "value")} AS speed
 FROM cell JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id
      JOIN attempt ON attempt.run_id = run.id AND attempt.status = 'running'
 WHERE cell.study_id = :study AND cell.active GROUP BY run.id ORDER BY min(member.ordinal)
 """
 
 
-def _working(row: Any, gone: bool) -> Working:
+def _working(db: Database, row: Any, gone: bool) -> Working:
     left = None
     if row.speed and row.steps and row.tokens and not gone:
         left = (row.steps - row.step) * row.tokens / row.steps / row.speed
@@ -256,7 +328,17 @@ def _working(row: Any, gone: bool) -> Working:
         row.speed,
         left,
         gone,
+        _silence(db, row.journal),
     )
+
+
+def _silence(db: Database, journal: str) -> float | None:
+    """Seconds since a script printed something; None where there is no log."""
+    path = db.log(journal)
+    try:
+        return None if path is None else max(0.0, time.time() - path.stat().st_mtime)
+    except OSError:
+        return None
 
 
 def _rows(db: Database, sql: str, **values: object) -> list[Any]:

@@ -19,6 +19,7 @@ _HEADER = (
     "evaluation",
 )  # the first decide which is later
 TOML = _HEADER.index("toml")
+_CODE = tuple(column.name for column in schema.code.columns if column.name != "study_id")
 _FINDING = tuple(column.name for column in schema.finding.columns if column.name != "study_id")
 _EFFECT = tuple(
     column.name
@@ -52,6 +53,8 @@ class StudyContent:
         default_factory=dict
     )  # → effects
     findings: list[tuple[Any, ...]] = field(default_factory=list)  # values of `_FINDING`
+    # (name, version) of code → whether it is active, text and about
+    code: dict[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
 
 
 def rank(values: tuple[Any, ...]) -> tuple[tuple[bool, Any], ...]:
@@ -101,6 +104,10 @@ def read(connection: Connection) -> dict[str, StudyContent]:
         f"SELECT study_id, {', '.join(_FINDING)} FROM finding ORDER BY study_id, ordinal"
     ):
         studies[study_id].findings.append(tuple(row))
+    for study_id, name, version, *rest in connection.exec_driver_sql(
+        f"SELECT study_id, {', '.join(_CODE)} FROM code ORDER BY rowid"
+    ):
+        studies[study_id].code[name, version] = tuple(rest)
     return {names[study_id]: content for study_id, content in studies.items()}
 
 
@@ -132,6 +139,9 @@ def combine(a: StudyContent, b: StudyContent) -> StudyContent:
     # findings are of one analysis: those of the other are about other results
     told = [late.findings, early.findings] if same else [late.findings]
     result.findings = max(told, key=lambda rows: [rank(row) for row in rows])
+    # what the earlier study alone has made runs that the later one no longer has
+    former = {known: (False, *rest) for known, (_, *rest) in early.code.items()}
+    result.code = _latest(former, late.code)
     return result
 
 
@@ -167,7 +177,7 @@ def write(connection: Connection, name: str, content: StudyContent, runs: dict[s
             schema.study.update().where(schema.study.c.id == study_id).values(**header)
         )
         # by cascade also what belongs to the cells
-        for table in ("cell", "finding"):
+        for table in ("cell", "finding", "code"):
             connection.exec_driver_sql(f"DELETE FROM {table} WHERE study_id = ?", (study_id,))
     ids = {}
     for label, cell in content.cells.items():
@@ -208,6 +218,9 @@ def write(connection: Connection, name: str, content: StudyContent, runs: dict[s
         ],
     )
     _insert(connection, schema.finding, [(study_id, *row) for row in content.findings])
+    _insert(
+        connection, schema.code, [(study_id, *known, *rest) for known, rest in content.code.items()]
+    )
     for (*names_of, cell_label, baseline), effects in content.contrasts.items():
         contrast_id = connection.exec_driver_sql(
             "INSERT INTO contrast (study_id, family, stratum, factor, level, cell_id, baseline_id)"

@@ -150,6 +150,19 @@ def _take_out_names(db: Database) -> int:
                     f"UPDATE {table} SET {column} = ? WHERE {key} = ?", changed
                 )
             number += len(changed)
+        sources = connection.exec_driver_sql("SELECT study_id, name, version, text FROM code").all()
+        named = [
+            (name, text, row.study_id, row.name, row.version)
+            for row in sources
+            for name, text in [(without_folders(row.name), row.text and without_home(row.text))]
+            if (name, text) != (row.name, row.text)
+        ]
+        if named:
+            connection.exec_driver_sql(
+                "UPDATE OR REPLACE code SET name = ?, text = ? WHERE study_id = ? AND name = ? AND"
+                " version = ?",
+                named,
+            )
         rows = connection.exec_driver_sql("SELECT run_id, kind, path FROM artifact").all()
         paths = [(Path(row.path).name, *row) for row in rows if "/" in row.path]
         if paths:
@@ -158,7 +171,7 @@ def _take_out_names(db: Database) -> int:
                 " ?",
                 paths,
             )
-        return number + len(paths)
+        return number + len(named) + len(paths)
 
 
 def _anonymous(error: str | None, host: re.Pattern[str] | None) -> str | None:
@@ -170,19 +183,21 @@ def _anonymous(error: str | None, host: re.Pattern[str] | None) -> str | None:
 def _without_folders(fields: str) -> str:
     """The fields of a run, whose texts are named without folders."""
     read = json.loads(fields)
-    named = {
+    named: dict[str, Any] = {
         name: without_folders(read[name]) for name in _TEXTS if isinstance(read.get(name), str)
     }
+    if isinstance(labels := read.get("code"), list):
+        named["code"] = [without_folders(str(label)) for label in labels]
     return fields if named.items() <= read.items() else json.dumps(read | named)
 
 
-_TEXTS = ("corpus", "tokenizer")  # fields that may name a file
+_TEXTS = ("corpus", "tokenizer")  # fields that may name files
 # table, key, column, and what takes its folders out
 _NAMING: tuple[tuple[str, str, str, Callable[[Any], Any]], ...] = (
     ("study", "id", "toml", without_home),  # in which ~ means what it meant
     ("run", "id", "fields", _without_folders),
     *(
         ("run_field", "run_id", f'"{name}"', lambda text: text and without_folders(text))
-        for name in _TEXTS
+        for name in (*_TEXTS, "code")
     ),
 )

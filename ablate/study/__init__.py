@@ -3,34 +3,80 @@
 from __future__ import annotations
 
 import contextlib
+import tomllib
 from pathlib import Path
 
 from ablate.errors import AblateError, nearest
 from ablate.study import examples
-from ablate.study.model import Crossed, Fields, Study, Tune, TwoStage, split_seed
+from ablate.study.model import (
+    Crossed,
+    Fields,
+    Study,
+    Tune,
+    TwoStage,
+    kind_of,
+    resource_fields,
+    split_seed,
+    tuned,
+    tuned_field,
+)
 from ablate.study.parse import parse
 
 LARGEST_FILE = 1 << 20  # bytes
 
-__all__ = ["Crossed", "Fields", "Study", "Tune", "TwoStage", "find", "load", "split_seed"]
+__all__ = [
+    "Crossed",
+    "Fields",
+    "Study",
+    "Tune",
+    "TwoStage",
+    "find",
+    "kind_of",
+    "load",
+    "name",
+    "resource_fields",
+    "split_seed",
+    "tuned",
+    "tuned_field",
+]
 
 
 def load(path_or_name: str) -> Study:
     """Return the study in a file, the one in `studies/NAME.toml`, or an example.
 
+    Code that it uses is loaded.
+
     Raises:
         AblateError: with the file and the line, for the first thing in it that is not valid.
     """
     path = find(path_or_name)
+    return parse(_text(path), path)
+
+
+def name(path: Path) -> str:
+    """Return the name of the study in a file, without checking the rest or loading code.
+
+    Raises:
+        AblateError: The file has no name of a study.
+    """
+    try:
+        found = tomllib.loads(_text(path)).get("name")
+    except tomllib.TOMLDecodeError as error:
+        raise AblateError(f"{path}: not valid TOML: {str(error)[:200]}") from None
+    if not isinstance(found, str):
+        raise AblateError(f"{path}: a study file has a name")
+    return found
+
+
+def _text(path: Path) -> str:
     try:
         if (size := path.stat().st_size) > LARGEST_FILE:
             raise AblateError(f"{path}: too large for a study file ({size:,} bytes)")
-        text = path.read_text(encoding="utf-8-sig")  # without an editor's byte order mark
+        return path.read_text(encoding="utf-8-sig")  # without an editor's byte order mark
     except UnicodeDecodeError:
         raise AblateError(f"{path}: a study file must be UTF-8 text") from None
     except OSError as error:
         raise AblateError(f"{path}: cannot be read ({error.strerror})") from None
-    return parse(text, path)
 
 
 def find(path_or_name: str) -> Path:

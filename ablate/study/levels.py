@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablate.components import CATALOGUE
-from ablate.components.base import TAKEN
 from ablate.errors import AblateError, unknown, written
 from ablate.study.model import Fields
+from ablate.study.names import Names
 from ablate.study.source import Source, located
-from ablate.study.values import FOLLOWS, field_value, label, positive, settable
+from ablate.study.values import label, positive
 
 Factors = dict[str, dict[str, Fields]]
 
@@ -19,7 +18,7 @@ LADDER = ("params", "aspect", "d_head")
 LADDER_SETS = ("n_layer", "d_model", "n_head", "d_head", "d_mlp")
 
 
-def parse_factors(source: Source, raw: Mapping[str, Any]) -> Factors:
+def parse_factors(source: Source, names: Names, raw: Mapping[str, Any]) -> Factors:
     """Return factor → level's label → fields.
 
     Raises:
@@ -30,13 +29,11 @@ def parse_factors(source: Source, raw: Mapping[str, Any]) -> Factors:
         location = ("factors", name)
         with located(source, *location):
             if isinstance(value, list):
-                factors[name] = _listed(source, name, value)
-            elif (
-                name == "size" and isinstance(value, dict) and isinstance(value.get("params"), list)
-            ):
+                factors[name] = _listed(source, names, name, value)
+            elif names.is_ladder(name, value):
                 factors[name] = _ladder(source, value)
             elif isinstance(value, dict):
-                factors[name] = _named(source, name, value)
+                factors[name] = _named(source, names, name, value)
             else:
                 raise AblateError(
                     f"{name:.80} = {written(value):.80}: a factor is a list of levels, the baseline"
@@ -51,40 +48,27 @@ def parse_factors(source: Source, raw: Mapping[str, Any]) -> Factors:
 
 def sets(fields: Fields) -> set[str]:
     """Return the configuration fields and budgets that a level decides."""
-    return set(LADDER_SETS) if "params" in fields else set(fields)
+    return set(LADDER_SETS) if fields.keys() >= {*LADDER} else set(fields)
 
 
-def check_field(source: Source, name: str, *path: object) -> None:
-    """Check that a study may set a key.
-
-    Raises:
-        AblateError: the key is unknown, or follows from others.
-    """
-    if name in FOLLOWS:
-        raise AblateError(f"{source.where(*path)}: {name} {FOLLOWS[name]}")
-    if name not in settable():
-        raise unknown("key", name, settable(), source.where(*path))
-
-
-def fields_of(source: Source, raw: Mapping[str, Any], *path: object) -> Fields:
-    """Return the checked values of a table of configuration fields."""
+def fields_of(source: Source, names: Names, raw: Mapping[str, Any], *path: object) -> Fields:
+    """Return the checked values of a table of fields."""
     fields = {}
     for name, value in raw.items():
-        check_field(source, name, *path, name)
+        names.check(source, name, *path, name)
         with located(source, *path, name):
-            fields[name] = field_value(name, value)
+            fields[name] = names.value(name, value)
     return fields
 
 
-def _listed(source: Source, name: str, values: list[Any]) -> dict[str, Fields]:
-    if name not in settable():
-        check_field(source, name, "factors", name)
+def _listed(source: Source, names: Names, name: str, values: list[Any]) -> dict[str, Fields]:
+    names.check(source, name, "factors", name)
     levels: dict[str, Fields] = {}
     meant = set()
     for value in values:
         with located(source, "factors", name, label(value)):
-            field = field_value(name, value)
-            text = field if name in CATALOGUE and CATALOGUE[name].levels else label(value)
+            field = names.value(name, value)
+            text = names.level(name, value)
             if text in levels or field in meant:
                 raise AblateError(f"{name} level {text!r:.80} is listed twice")
             levels[text] = {name: field}
@@ -92,18 +76,13 @@ def _listed(source: Source, name: str, values: list[Any]) -> dict[str, Fields]:
     return levels
 
 
-def _named(source: Source, name: str, table: Mapping[str, Any]) -> dict[str, Fields]:
-    if name in CATALOGUE or name in TAKEN:
-        raise AblateError(
-            f"a factor with named levels cannot be called {name!r}: results have a column of that"
-            " name"
-        )
-    if not name.isidentifier():
-        raise AblateError(f"factor {name!r}: a name is letters, digits and underscores")
+def _named(source: Source, names: Names, name: str, table: Mapping[str, Any]) -> dict[str, Fields]:
+    names.check_factor(name)
     levels: dict[str, Fields] = {}
-    for text, fields in table.items():
+    for text, raw in table.items():
         location = ("factors", name, text)
-        if not isinstance(fields, dict):
+        fields = names.fields(name, raw)
+        if fields is None:
             raise AblateError(
                 f"{source.where(*location)}: level {text!r} of {name} is a table of fields, such"
                 " as { n_head = 8 }"
@@ -113,7 +92,7 @@ def _named(source: Source, name: str, table: Mapping[str, Any]) -> dict[str, Fie
                 f"{source.where(*location)}: level {text!r} of {name}: a level's name must be"
                 " printable text"
             )
-        levels[text] = fields_of(source, fields, *location)
+        levels[text] = fields_of(source, names, fields, *location)
     return levels
 
 

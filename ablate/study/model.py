@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ablate.code import Code
 from ablate.evaluation import Evaluation
 from ablate.text.options import DEFAULT, Reading
 
+if TYPE_CHECKING:
+    from ablate.study.command import Command
+
 Fields = dict[str, Any]  # field of a run's configuration, or a budget → value
+TUNE_KEYS = ("points", "seeds", "per")  # of [tune], besides the field that is found
+
+
+def tuned(field: str) -> str:
+    """Return what readers call a field that [tune] finds."""
+    return "learning rate" if field == "lr" else field
+
+
+def tuned_field(settings: Mapping[str, Any]) -> str:
+    """Return the field that the [tune] of a study's tables finds; "lr" where there is none."""
+    table = settings.get("tune")
+    keys = table if isinstance(table, dict) else {}
+    return next((key for key in keys if key not in TUNE_KEYS), "lr")
+
+
+def resource_fields(fit: Mapping[str, Any]) -> dict[str, str]:
+    """Return resource → the field of a script that holds it, of a study's table [fit]."""
+    return {name: str(fit[name]) for name in ("n", "d") if fit.get(name)}
+
+
+def kind_of(settings: Mapping[str, Any]) -> str:
+    """Return the kind of the runs of a study with these tables, see `ablate.kinds`."""
+    return "command" if isinstance(settings.get("command"), dict) else "transformer"
 
 
 @dataclass(frozen=True)
@@ -23,9 +51,10 @@ class Match:
 
 @dataclass(frozen=True)
 class Tune:
-    """[tune]: the learning rate of each group of cells, found on seeds that are not compared.
+    """[tune]: a number of each group of cells, such as the learning rate, found before comparing.
 
-    A group's rate is found on its first cell and shared by its other cells.
+    It is found on seeds that are not compared. A group's number is found on its first cell and
+    shared by its other cells.
     """
 
     low: float
@@ -34,6 +63,12 @@ class Tune:
     seeds: int  # runs at each rate
     # factors whose levels make a group: all of them for "cell", none for "study"
     per: tuple[str, ...]
+    field: str = "lr"  # what is found
+
+    @property
+    def what(self) -> str:
+        """What is found, in words."""
+        return tuned(self.field)
 
 
 @dataclass(frozen=True)
@@ -88,6 +123,13 @@ class Fit:
     # the runs that check the fit, a key of `ablate.scaling.held_out.HELD_OUT`; "" for none
     hold_out: str = ""
     predict: tuple[str, ...] = ()  # where losses are predicted, such as "N=3.3e9,D=5e10"
+    n: str = ""  # the field of a script that holds its parameters, "" for none
+    d: str = ""  # the field of a script that holds its tokens, "" for none
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Resource, "n" or "d" → the field of a script that holds it."""
+        return resource_fields(vars(self))
 
 
 @dataclass(frozen=True)
@@ -96,6 +138,7 @@ class Reporting:
 
     delta: float | None = None  # effects within ±delta do not matter, in the metric's unit
     correction: str = "family"  # Holm's correction covers a family, or all of the "study"
+    threshold: float | None = None  # that the mean of each cell is tested against
 
 
 @dataclass(frozen=True)
@@ -126,9 +169,21 @@ class Study:
     fit: Fit | None = None
     reporting: Reporting = field(default_factory=Reporting)
     evaluation: Evaluation = field(default_factory=Evaluation)
+    use: tuple[Code, ...] = ()  # what its levels from outside come from
     reading: Reading = DEFAULT  # [data]: how the files of a corpus are read
+    command: Command | None = None  # [command]: its runs are those of a script
     path: Path = Path("study.toml")  # the file; relative paths in it start from its folder
     toml: str = ""  # the file's text
+
+    @property
+    def kind(self) -> str:
+        """The kind of its runs, see `ablate.kinds`."""
+        return "command" if self.command else "transformer"
+
+    @property
+    def reported(self) -> str:
+        """The name under which runs report the metric, without which of its values decides."""
+        return self.metric.removeprefix("best ") if self.command else self.metric
 
     def seed_fields(self, seed: int) -> Fields:
         """Return the fields of a run that its seed sets: none unless seeds are crossed."""

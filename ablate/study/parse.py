@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations as pairs_of
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ablate import metrics
-from ablate.components import CATALOGUE
+from ablate import metrics, outside
+from ablate.code import Code
 from ablate.errors import AblateError, unknown
 from ablate.evaluation import CHANCE, FILLED_IN, LABELLED, Evaluation
+from ablate.study import command as commands
 from ablate.study import tables
+from ablate.study.command import Command, CommandNames, check_placeholders, metric_of
 from ablate.study.design import DESIGNS, MAX_CELLS, MAX_RUNS, PARTWISE, count
 from ablate.study.levels import Factors, fields_of, parse_factors, sets
 from ablate.study.model import Crossed, Fields, Study, Tune, TwoStage
+from ablate.study.names import Names, TransformerNames
 from ablate.study.source import Source, located
 from ablate.study.tables import validated
-from ablate.study.values import BUDGETS, label, number, positive
+from ablate.study.values import BUDGETS, number, positive
 
 NAME = r"\w[\w .+-]*"  # of a study
+MODEL = re.compile(r".+\.py:\w+")  # a whole model in a file
+GOALS = {"lower": "min", "higher": "max"}
 NAMED = "letters, digits, blanks and . + - _"
 
 
@@ -35,6 +41,12 @@ class StudyFile(BaseModel):
     name: str = Field(pattern=f"^{NAME}$", description=f"{NAMED}; names results")
     question: str = Field(min_length=1, description="the question that the report answers")
     metric: str = Field("loss", description="the number that decides it")
+    goal: Literal["lower", "higher"] | None = Field(
+        None, description="which direction of the metric is better; of a script's metric alone"
+    )
+    use: list[str] = Field(
+        [], description="files and packages with levels of your own; docs/own-parts.md"
+    )
     design: str = Field("grid", description="which combinations of levels are trained")
     within: list[str] = Field(
         [], description="factors whose levels form strata, each with a baseline of its own"
@@ -53,6 +65,7 @@ class StudyFile(BaseModel):
     exclude: list[dict[str, Any]] = Field(
         [], description="combinations of levels that are left out"
     )
+    command: dict[str, Any] | None = Field(None, description="the script that makes a run")
     match: dict[str, Any] = Field(
         {}, description="what the cells of a stratum have in common with its baseline"
     )
@@ -71,21 +84,37 @@ def parse(text: str, path: Path) -> Study:
     """
     source = Source(path, text)
     file = _read(source)
+    command, at = _command(source, file)
+    names: Names = CommandNames() if command else TransformerNames()
+    use = () if command else _use(source, file)  # before levels are looked up
     base = dict(file.base)
-    max_epochs = _max_epochs(source, base)
-    fields = fields_of(source, base, "base")
-    factors = parse_factors(source, file.factors)
+    max_epochs = None if command else _max_epochs(source, base)
+    fields = fields_of(source, names, base, "base")
+    factors = parse_factors(source, names, file.factors)
     _apart(source, fields, factors)
-    _one_budget(source, fields, factors)
+    if not command:
+        _one_budget(source, fields, factors)
     _check_design(source, file, factors)
     if file.design == "add-one-in":
         factors = {name: dict(reversed(levels.items())) for name, levels in factors.items()}
     seeds, rule = tables.seeds(source, file.seeds)
     two_stage = rule if isinstance(rule, TwoStage) else None
-    tuned = tables.tune(source, file.tune, fields, factors)
+    tuned = tables.tune(source, file.tune, fields, factors, any_field=command is not None)
+    if command:
+        extra = [tuned.field] if tuned else []
+        crossed = isinstance(rule, Crossed)
+        check_placeholders(source, command, fields, factors, extra, crossed=crossed)
     _affordable(source, file, factors, two_stage.most if two_stage else len(seeds), tuned)
     evaluation = _evaluation(source, file.eval)
-    metric, goal, evaluation = _metric(source, file.metric, evaluation)
+    if command:
+        metric, goal = metric_of(source, file.metric, at), _own_goal(source, file)
+    else:
+        metric, goal, evaluation = _metric(source, file.metric, evaluation)
+        if file.goal is not None and GOALS[file.goal] != goal:
+            raise AblateError(
+                f"{source.where('goal')}: goal = {file.goal!r}: of metric {metric!r} the other"
+                " direction is better; remove goal"
+            )
     return Study(
         name=file.name,
         question=_question(source, file.question),
@@ -97,19 +126,50 @@ def parse(text: str, path: Path) -> Study:
         seeds=seeds,
         base=fields,
         factors=factors,
-        exclude=_exclusions(source, file.exclude, factors),
+        exclude=_exclusions(source, names, file.exclude, factors),
         max_epochs=max_epochs,
         match=tables.match(source, file.match, factors, file.within),
         tune=tuned,
         two_stage=two_stage,
         crossed=rule if isinstance(rule, Crossed) else None,
-        fit=tables.fit(source, file.fit, factors),
+        fit=tables.fit(source, file.fit, factors, fields if command else None),
         reporting=tables.report(source, file.report),
         evaluation=evaluation,
+        use=use,
         reading=tables.data(source, file.data),
+        command=command,
         path=path,
         toml=text,
     )
+
+
+def _command(source: Source, file: StudyFile) -> tuple[Command | None, str]:
+    """Return [command] and its `at`; refuse tables that concern transformers alone."""
+    if file.command is None:
+        return None, ""
+    for key, written in (
+        ("eval", "[eval]"),
+        ("data", "[data]"),
+        ("match", "[match]"),
+        ("use", "use"),
+    ):
+        if getattr(file, key):
+            raise AblateError(
+                f"{source.where(key)}: {written} has no effect beside [command]"
+                f" ({source.where('command')}), whose script reads and measures by itself; remove"
+                " it"
+            )
+    return commands.parse(source, file.command)
+
+
+def _own_goal(source: Source, file: StudyFile) -> str:
+    """Return the goal of a metric that the study names itself."""
+    if file.goal is None:
+        raise AblateError(
+            f'{source.where("metric")}: goal is missing: goal = "lower" or "higher" says which'
+            f" direction of {file.metric!r} is better"
+        )
+    return GOALS[file.goal]
 
 
 def _read(source: Source) -> StudyFile:
@@ -121,6 +181,33 @@ def _read(source: Source) -> StudyFile:
         if table not in StudyFile.model_fields:
             raise unknown("key", table, StudyFile.model_fields, source.where(table))
     return validated(source, StudyFile, raw)
+
+
+def _use(source: Source, file: StudyFile) -> tuple[Code, ...]:
+    """Load the levels from outside: those of `use`, and whole models, "my_model.py:Model"."""
+    for name in file.use:
+        if file.use.count(name) > 1:
+            raise AblateError(f"{source.where('use', name)}: use names {name!r} twice")
+    models = {
+        value: path
+        for value, path in _architectures(file)
+        if isinstance(value, str) and MODEL.fullmatch(value)
+    }
+    with located(source, *(("use",) if file.use else next(iter(models.values()), ()))):
+        return outside.find(file.use, source.path.parent, list(models))
+
+
+def _architectures(file: StudyFile) -> Iterator[tuple[object, tuple[str, ...]]]:
+    """Yield every value that a file gives `architecture`, and where."""
+    tables: dict[tuple[str, ...], Any] = {("base",): file.base}
+    for name, levels in file.factors.items():
+        if name == "architecture" and isinstance(levels, list):
+            yield from ((level, ("factors", name)) for level in levels)
+        elif isinstance(levels, dict):
+            tables |= {("factors", name, key): table for key, table in levels.items()}
+    for path, table in tables.items():
+        if isinstance(table, dict) and "architecture" in table:
+            yield table["architecture"], (*path, "architecture")
 
 
 def _question(source: Source, text: str) -> str:
@@ -306,7 +393,7 @@ def _metric(source: Source, text: str, evaluation: Evaluation) -> tuple[str, str
 
 
 def _exclusions(
-    source: Source, rules: Sequence[Mapping[str, Any]], factors: Factors
+    source: Source, names: Names, rules: Sequence[Mapping[str, Any]], factors: Factors
 ) -> tuple[dict[str, str], ...]:
     exclusions = []
     for number_, rule in enumerate(rules):
@@ -320,11 +407,7 @@ def _exclusions(
             with located(source, "exclude", number_, name):
                 if name not in factors:
                     raise unknown("factor in [[exclude]]", name, factors)
-                text = (
-                    CATALOGUE[name].canonical(value)
-                    if name in CATALOGUE and CATALOGUE[name].levels
-                    else label(value)
-                )
+                text = names.level(name, value)
                 if text not in factors[name]:
                     raise unknown(f"level of {name} in [[exclude]]", text, factors[name])
             levels[name] = text

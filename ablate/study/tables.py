@@ -10,14 +10,25 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ablate.errors import AblateError, unknown, written
 from ablate.study.design import MAX_RUNS
 from ablate.study.levels import Factors, sets
-from ablate.study.model import MOST_CROSSED, Crossed, Fields, Fit, Match, Reporting, Tune, TwoStage
+from ablate.study.model import (
+    MOST_CROSSED,
+    Crossed,
+    Fields,
+    Fit,
+    Match,
+    Reporting,
+    Tune,
+    TwoStage,
+    tuned_field,
+)
 from ablate.study.source import Source, located
-from ablate.study.values import BUDGETS, point, positive
+from ablate.study.values import BUDGETS, number, point, positive
 from ablate.text.options import Reading
 
 Model = TypeVar("Model", bound=BaseModel)
 
 SLOWEST, FASTEST = 1e-9, 100.0  # learning rates between which a ladder may lie
+LEAST, MOST = 1e-12, 1e12  # other numbers between which it may lie
 NEAREST = 1.1  # ratio of two neighbouring rates of a ladder, at least
 MOST_POINTS = 100
 PER = {"cell": "each cell", "study": "all cells together"}
@@ -95,6 +106,8 @@ class FitTable(_Table):
     hold_out: Held | None = Field(
         None, description="the runs that check a curve fitted without them"
     )
+    n: str = Field("", description="the field of a script that holds its parameters N")
+    d: str = Field("", description="the field of a script that holds its tokens or examples D")
     predict: list[str] = Field(
         [], description='where to predict the loss: `["N=1.2e7,D=5e8", "C=1e16"]`'
     )
@@ -105,6 +118,9 @@ class ReportTable(_Table):
 
     delta: Any = Field(
         None, description="the largest difference that does not matter, in the metric's unit"
+    )
+    threshold: Any = Field(
+        None, description="a value of the metric that each cell's mean is tested against"
     )
     correction: Literal["family", "study"] = Field(
         "family",
@@ -146,9 +162,21 @@ def validated(
         ) from None
 
 
-def _table(
+def table_of(
     source: Source, model: type[Model], raw: Mapping[str, Any], table_name: str, kind: str
 ) -> Model:
+    """Return `model` filled from a table of a study file.
+
+    Args:
+        source: The study file.
+        model: What the table holds.
+        raw: The table.
+        table_name: Its key.
+        kind: What an error calls it.
+
+    Raises:
+        AblateError: With the line of a key that is unknown or has a wrong value.
+    """
     for key in raw:
         if key not in model.model_fields:
             raise unknown(f"key of {kind}", key, model.model_fields, source.where(table_name, key))
@@ -172,9 +200,9 @@ def seeds(
                     " pilot decides one number of seeds, which cannot be split; give either"
                     f" {{ {', '.join(pilot)} }} or {{ {', '.join(split)} }}"
                 )
-            crossed = Crossed(**_table(source, CrossedTable, raw, "seeds", "seeds").model_dump())
+            crossed = Crossed(**table_of(source, CrossedTable, raw, "seeds", "seeds").model_dump())
             return crossed.seeds, crossed
-        table = _table(source, SeedsTable, raw, "seeds", "seeds")
+        table = table_of(source, SeedsTable, raw, "seeds", "seeds")
         resolution = _positive(source, "resolution", table.resolution, "seeds")
         if not table.pilot <= table.max <= MAX_RUNS:
             raise AblateError(
@@ -200,7 +228,7 @@ def match(
     """Return [match], or None without one."""
     if not raw:
         return None
-    table = _table(source, MatchTable, raw, "match", "[match]")
+    table = table_of(source, MatchTable, raw, "match", "[match]")
     location = source.where("match")
     if (table.params is None) is not table.flops:
         raise AblateError(
@@ -226,29 +254,45 @@ def match(
 
 
 def tune(
-    source: Source, raw: Mapping[str, Any] | None, base: Fields, factors: Factors
+    source: Source,
+    raw: Mapping[str, Any] | None,
+    base: Fields,
+    factors: Factors,
+    *,
+    any_field: bool = False,
 ) -> Tune | None:
-    """Return [tune], or None without one."""
+    """Return [tune], or None without one.
+
+    Args:
+        source: The study file.
+        raw: The table.
+        base: [base].
+        factors: [factors].
+        any_field: Whether it may find another number than the learning rate.
+    """
     if raw is None:
         return None
-    table = _table(source, TuneTable, raw, "tune", "[tune]")
-    if "lr" in base:
+    field = tuned_field({"tune": raw}) if any_field else "lr"
+    named = {"lr" if key == field else key: value for key, value in raw.items()}
+    table = table_of(source, TuneTable, named, "tune", "[tune]")
+    if field in base:
         raise AblateError(
-            f"{source.where('base', 'lr')}: lr is fixed here, and found by [tune]"
+            f"{source.where('base', field)}: {field} is fixed here, and found by [tune]"
             f" ({source.where('tune')}); keep one"
         )
-    for name in _varying(factors, "lr"):
+    for name in _varying(factors, field):
         location = source.where("factors", name)
         raise AblateError(
-            f"{location}: {name} sets lr, which is found by [tune] ({source.where('tune')}); keep"
-            " one of them"
+            f"{location}: {name} sets {field}, which is found by [tune] ({source.where('tune')});"
+            " keep one of them"
         )
-    low, high = (_positive(source, "lr", end, "tune") for end in table.lr)
-    location = source.where("tune", "lr")
-    if not SLOWEST <= low < high <= FASTEST:
+    low, high = (_positive(source, field, end, "tune") for end in table.lr)
+    location = source.where("tune", field)
+    slowest, fastest = (SLOWEST, FASTEST) if field == "lr" else (LEAST, MOST)
+    if not slowest <= low < high <= fastest:
         raise AblateError(
-            f"{location}: tune.lr = {table.lr}: a lower and a higher rate are wanted, from"
-            f" {SLOWEST:g} to {FASTEST:g}"
+            f"{location}: tune.{field} = {table.lr}: a lower and a higher"
+            f" {'rate' if field == 'lr' else 'value'} are wanted, from {slowest:g} to {fastest:g}"
         )
     if (high / low) ** (1 / (table.points - 1)) < NEAREST:
         location = source.where("tune", "points")
@@ -256,34 +300,78 @@ def tune(
             f"{location}: tune.points = {table.points}: rates nearer than {NEAREST - 1:.0%} cannot"
             " be distinguished"
         )
-    return Tune(low, high, table.points, table.seeds, _per(source, table.per, factors))
+    per = _per(source, table.per, factors)
+    return Tune(low, high, table.points, table.seeds, per, field)
 
 
-def fit(source: Source, raw: Mapping[str, Any] | None, factors: Factors) -> Fit | None:
-    """Return [fit], or None without one."""
+def fit(
+    source: Source, raw: Mapping[str, Any] | None, factors: Factors, own: Fields | None = None
+) -> Fit | None:
+    """Return [fit], or None without one.
+
+    Args:
+        source: The study file.
+        raw: The table.
+        factors: [factors].
+        own: [base] of a script, of which ablate does not know N and D; None for a transformer.
+    """
     if raw is None:
         return None
-    table = _table(source, FitTable, raw, "fit", "[fit]")
+    table = table_of(source, FitTable, raw, "fit", "[fit]")
+    _check_resources(source, table, factors, own)
     if table.group and table.group not in factors:
         raise unknown("factor in [fit] group", table.group, factors, source.where("fit", "group"))
     for text in table.predict:
         with located(source, "fit", "predict"):
             point(text)
-    return Fit(table.group, table.hold_out or "", tuple(table.predict))
+    return Fit(table.group, table.hold_out or "", tuple(table.predict), table.n, table.d)
+
+
+def _check_resources(source: Source, table: FitTable, factors: Factors, own: Fields | None) -> None:
+    """Refuse N and D of a transformer, which are known, and those of a script that are missing."""
+    given = {key: getattr(table, key) for key in ("n", "d") if getattr(table, key)}
+    if own is None:
+        if given:
+            raise AblateError(
+                f"{source.where('fit', *given)}: [fit] {' and '.join(given)}: ablate counts the"
+                " parameters and tokens of its own models; remove it"
+            )
+        return
+    if len(given) < 2:
+        raise AblateError(
+            f"{source.where('fit')}: [fit] needs n and d, the fields of the script that hold its"
+            " parameters N and its tokens, or examples, D"
+        )
+    tables = [own, *(fields for levels in factors.values() for fields in levels.values())]
+    for key, name in given.items():
+        values = [fields[name] for fields in tables if name in fields]
+        if not values:
+            known = dict.fromkeys(field for fields in tables for field in fields)
+            raise unknown(f"field in [fit] {key}", name, known, source.where("fit", key))
+        wrong = [one for one in values if isinstance(one, bool | str) or not one > 0]
+        if wrong:
+            raise AblateError(
+                f"{source.where('fit', key)}: [fit] {key} = {name!r}: {written(wrong[0]):.80} is no"
+                " number above 0"
+            )
 
 
 def report(source: Source, raw: Mapping[str, Any] | None) -> Reporting:
     """Return [report], with its defaults where there is none."""
     if raw is None:
         return Reporting()
-    table = _table(source, ReportTable, raw, "report", "[report]")
+    table = table_of(source, ReportTable, raw, "report", "[report]")
     delta = None if table.delta is None else _positive(source, "delta", table.delta, "report")
-    return Reporting(delta, table.correction)
+    with located(source, "report", "threshold"):
+        threshold = (
+            None if table.threshold is None else float(number("report.threshold", table.threshold))
+        )
+    return Reporting(delta, table.correction, threshold)
 
 
 def data(source: Source, raw: Mapping[str, Any]) -> Reading:
     """Return [data]: how the files of a corpus are read."""
-    return _table(source, Reading, raw, "data", "[data]")
+    return table_of(source, Reading, raw, "data", "[data]")
 
 
 def _per(source: Source, raw: str | list[str], factors: Factors) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ablate.components import CATALOGUE
+from ablate.components import CATALOGUE, Field
 from ablate.config import field_info
 from ablate.errors import AblateError, unknown, written
 from ablate.text.options import spec
@@ -27,6 +27,7 @@ FOLLOWS = {
     "corpus_hash": "follows from corpus",
     "tokenizer_hash": "follows from tokenizer",
     "split": "follows from corpus",
+    "code": "follows from `use`",
     "seed": "is set by the study's `seeds`",
     "init_seed": "is set by the study's `seeds`",
     "data_seed": "is set by the study's `seeds`",
@@ -137,7 +138,7 @@ def field_value(name: str, raw: object) -> Any:
     if kind in (int, float):
         raw = number(name, raw)
     try:
-        return _adapter(name).validate_python(raw)
+        return _adapter(name, row.field).validate_python(raw)
     except ValidationError as error:
         first = error.errors()[0]
         message = (
@@ -161,7 +162,8 @@ def _parts(raw: dict[str, Any]) -> str:
 
 
 @cache
-def _adapter(name: str) -> TypeAdapter[Any]:
+def _adapter(name: str, own: Field | None) -> TypeAdapter[Any]:
+    """Return what checks a field; `own` distinguishes own fields of one name, of other code."""
     field = field_info(name)
     annotated: Any = Annotated[field.annotation, *field.metadata, None]
     return TypeAdapter(annotated)

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from ablate.components import CATALOGUE
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
+from ablate.study.command import CommandTable
 from ablate.study.parse import StudyFile
 from ablate.study.tables import FitTable, MatchTable, ReportTable, TuneTable
 from ablate.study.values import BUDGETS, label
@@ -28,6 +29,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "eval": Evaluation,
     "report": ReportTable,
     "data": Reading,
+    "command": CommandTable,
 }
 
 
@@ -47,7 +49,11 @@ def write(raw: Mapping[str, Any]) -> str:
                 ]
         elif isinstance(value, dict) and key not in plain:
             lines += ["", *([f"# {_described(key)}"] if _described(key) else []), f"[{_key(key)}]"]
-            lines += [_line(name, field, _meaning(key, name)) for name, field in value.items()]
+            known = key in _TABLES or "command" not in raw  # else names are the user's own
+            lines += [
+                _line(name, field, _meaning(key, name) if known else "")
+                for name, field in value.items()
+            ]
     return "\n".join(lines) + "\n"
 
 

@@ -47,6 +47,11 @@ def built(kind: str, key: str, build: Callable[[Path], None]) -> Path:
     return done
 
 
+def holds(kind: str, key: str) -> bool:
+    """Return whether `built` finds the folder `kind/key` complete."""
+    return (folder() / kind / key).exists()
+
+
 @contextmanager
 def usable() -> Iterator[None]:
     """Turn the system's refusal to read or write the cache into `UnlocatedError`."""

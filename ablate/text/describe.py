@@ -82,7 +82,7 @@ def split_phrase(corpus: Corpus, found: Description) -> str:
 
 
 def lines(corpus: Corpus, found: Description) -> list[str]:
-    """Return sentences about a corpus: its parts, its split, and what was done to read it."""
+    """Return sentences about a corpus: its parts, its split, what was done to read it, samples."""
     total = corpus.n_train_bytes + corpus.n_held_out_bytes
     held_out = corpus.n_held_out_bytes / total if total else 0.0
     train, tested = (_amount(corpus, n) for n in (corpus.n_train_bytes, corpus.n_held_out_bytes))
@@ -111,6 +111,14 @@ def lines(corpus: Corpus, found: Description) -> list[str]:
         said.append(f"Documents: {corpus.rows}")
     if corpus.unread:
         said.append(f"Not read: {listed(corpus.unread)}")
+    if found.longest[0]:
+        longest, shortest = (
+            f"{count(size)} bytes" + (f" (in {file})" if file else "")
+            for size, file in (found.longest, found.shortest)
+        )
+        said.append(f"Longest document: {longest}; shortest: {shortest}")
+    for name, sample in zip(("training", "held out"), found.samples, strict=True):
+        said.append(f"Sample, {name}: {sample}")
     return said
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ablate.text.tokenizers import TokenizerInfo
 from ablate.text.tokens import Tokens
+from ablate.units import count
 
 SAMPLE = 1 << 26  # most tokens of a text that are counted: 0.2 s, and each share to four digits
 _PIECE = 1 << 16
@@ -38,3 +40,14 @@ def unigram_loss(tokens: Tokens) -> float:
     """Return the loss of these frequencies on the held-out text, in nats per token."""
     found = counts(tokens.held_out, tokens.n_vocab)
     return float(found @ unigram_nats(tokens) / max(1, found.sum()))
+
+
+def line(tokenizer: TokenizerInfo, tokens: Tokens) -> str:
+    """Return a sentence on the tokens of a text and on what their frequencies alone predict."""
+    parts = (tokens.train, tokens.held_out)
+    train, held_out = (f"{len(part):,}" if len(part) < 1e4 else count(len(part)) for part in parts)
+    return (
+        f"Tokens: {tokenizer.name}, {tokenizer.n_vocab:,} in the vocabulary; {train} to train on,"
+        f" {held_out} held out, to which the frequencies of the training text alone give"
+        f" {unigram_loss(tokens):.3f} nats per token"
+    )

@@ -106,6 +106,12 @@ def of(corpus: Corpus, tokenizer: TokenizerInfo) -> Tokens:
     return _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
 
 
+def counted(corpus: Corpus, tokenizer: TokenizerInfo) -> bool:
+    """Return whether `of` takes no longer than to read the text once."""
+    key = _key(corpus.hash, tokenizer.hash)
+    return corpus.holds_tokens or tokenizer.location == "byte" or cache.holds("tokens", key)
+
+
 def encoder(config: RunConfig, sources: Mapping[str, str]) -> Tokenizer:
     """Return the tokenizer of a run, for other text than its corpus; arguments as for `load`."""
     corpus = sources[config.corpus_hash]
@@ -166,14 +172,17 @@ def _tokens(corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) 
         source = sources.at(corpus)
         if source.holds_tokens:
             return _from_token_files(corpus, source, corpus_hash, tokenizer, tokenizer_hash)
-        key = hashlib.sha256(f"{_FORMAT}:{corpus_hash}:{tokenizer_hash}".encode()).hexdigest()
         return _mapped(
             cache.built(
                 "tokens",
-                key,
+                _key(corpus_hash, tokenizer_hash),
                 lambda folder: _make(folder, corpus, corpus_hash, tokenizer, tokenizer_hash),
             )
         )
+
+
+def _key(corpus_hash: str, tokenizer_hash: str) -> str:
+    return hashlib.sha256(f"{_FORMAT}:{corpus_hash}:{tokenizer_hash}".encode()).hexdigest()
 
 
 def _from_token_files(

@@ -21,6 +21,7 @@ from ablate.config import LOADED_FIELDS, RunConfig
 from ablate.data.objectives import Example
 from ablate.errors import unknown
 from ablate.model.transformer import Pieces
+from ablate.model.trial import said
 from ablate.text import Tokens
 from ablate.train.step import Functions, Step
 
@@ -87,6 +88,7 @@ class CompiledStep:
         peak_bytes: Memory that capturing took, which a replay does not show.
         seconds: Seconds that eager steps took, or would have taken, in all jobs so far.
         products: Seconds that their matrix products take alone, at `PRODUCTS`.
+        note: What could not be done with a part of the user's own; "" if everything could.
     """
 
     compiler_begun: ClassVar[bool] = False  # whether this process has compiled anything
@@ -97,6 +99,7 @@ class CompiledStep:
         self.pace = 0.0
         self.peak_bytes = 0
         self.seconds = self.products = 0.0
+        self.note = ""
         self._eager_pace = 0.0
 
     def prepare(self, steps: int, wanted: str, *, shared: bool = False) -> None:
@@ -114,7 +117,7 @@ class CompiledStep:
         """
         if wanted not in ("auto", *MODES):
             raise unknown("compile mode", wanted, ("auto", *MODES))
-        if self.step.device.type != "cuda":
+        if self.step.device.type != "cuda" or self.note:
             return
         recompute = self.step.model.recompute
         if wanted == "auto":
@@ -136,20 +139,31 @@ class CompiledStep:
             self._capture(wanted)
 
     def _capture(self, mode: str) -> None:
-        self.step.functions = functions(self.step, mode)
-        capture(self.step)
+        """Compile and capture; a part of the user's own may allow neither, and is noted."""
         CompiledStep.compiler_begun |= mode != "eager"
-        self.mode = mode
+        wanted = (mode, "eager") if mode != "eager" else (mode,)
+        for self.mode in wanted:
+            self.step.functions = functions(self.step, self.mode)
+            try:
+                capture(self.step)
+                break
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                if not self.step.config.code:
+                    raise
+                what = "run eagerly" if self.mode == "eager" else f"not compiled ({self.mode})"
+                self.note = f"{what}: {said(self.step.config, error)}"
         self.peak_bytes = torch.cuda.max_memory_allocated()
         self.pace = timed(self.step)
         if not self._eager_pace:
-            self._eager_pace = MODES[mode].eager(self.pace, self._products)
+            self._eager_pace = MODES[self.mode].eager(self.pace, self._products)
 
     @property
     def _products(self) -> float:
-        """Seconds that the matrix products of a step take alone."""
+        """Seconds that the matrix products of a step take alone, 0 where that is unknown."""
         config = self.step.config
-        flops = self.step.model.pack * sizes.train_flops(config) / config.steps
+        flops = self.step.model.pack * (sizes.train_flops(config) or 0) / config.steps
         return flops / PRODUCTS
 
 
@@ -207,7 +221,7 @@ def functions(step: Step, mode: str) -> Functions:
     options: dict[str, Any] = {"combo_kernels": step.model.pack == 1}
     compiled = partial(torch.compile, **COMPILER, options=options)
     example, finish = compiled(step.example), compiled(step.finish)
-    if mode == "whole":
+    if mode == "whole" or not step.model.blocks:
         return Functions(example, compiled(step.losses), finish)
     model = step.model
     blocks = [compiled(block.forward) for block in model.blocks]
@@ -224,22 +238,24 @@ def functions(step: Step, mode: str) -> Functions:
 def capture(step: Step) -> None:
     """Record a step in a CUDA graph, which `step.replay` runs from then on.
 
-    Weights are unchanged afterwards.
+    Weights are unchanged afterwards, and `step.replay` is `step.step` if it cannot be recorded.
     """
     step.replay = step.step
     weights = step.optimiser.weights.clone()
-    current, side = torch.cuda.current_stream(step.device), torch.cuda.Stream(step.device)
-    side.wait_stream(current)
-    with torch.cuda.stream(side):
-        for _ in range(3):  # compiles, and lets libraries choose and allocate what they need
+    try:
+        current, side = torch.cuda.current_stream(step.device), torch.cuda.Stream(step.device)
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            for _ in range(3):  # compiles, and lets libraries choose and allocate what they need
+                step.step()
+        current.wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             step.step()
-    current.wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        step.step()
-    step.replay = graph.replay
-    step.optimiser.weights.copy_(weights)
-    step.rewind()
+        step.replay = graph.replay
+    finally:
+        step.optimiser.weights.copy_(weights)
+        step.rewind()
 
 
 def timed(step: Step, n: int = 5) -> float:
@@ -282,7 +298,7 @@ def cached_step(
         step_cache[key].step.load(configs, tokens)
     else:
         _make_room(
-            sizes.memory_bytes(configs[0], len(configs), micro_batch, recompute),
+            sizes.memory_bytes(configs[0], len(configs), micro_batch, recompute) or 0,
             torch.device(device),
         )
         step_cache[key] = CompiledStep(Step(configs, tokens, device, micro_batch, recompute))

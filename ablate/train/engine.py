@@ -99,6 +99,7 @@ class Training:
                 step=step.done,
                 threads=torch.get_num_threads(),
                 compile_mode=self.compiled.mode,
+                note=self.compiled.note or None,
             )
         saved = time.monotonic()
         stopped = False

@@ -221,6 +221,8 @@ class Evaluator:
 
     def _streams(self) -> list[Final]:
         """RMS and token similarity of the stream: at 0 before the first block, at k after k."""
+        if not self.config.part("architecture").of_blocks:
+            return []
         read = self.example.rows(0, self.config.batch_size)
         n, at_once = read.inputs.shape[1], self.step.micro_batch
         parts = [read.rows(row, at_once) for row in range(0, n, at_once)]

@@ -7,10 +7,17 @@ Loshchilov & Hutter 2019, arXiv:1711.05101.
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from ablate.components.base import Component
+from ablate.components.plain import construct
+from ablate.config import RunConfig
 
 ALIGN = 64  # elements: every parameter starts at an address that is fast for matrix products
 
@@ -19,13 +26,14 @@ class AdamW:
     """The parameters and the two moments of their gradient as rows [K, N].
 
     It takes over the storage of a module's parameters: afterwards each is a view of `weights`.
-    Those called `weight` (matrices, embeddings) are decayed; biases, gains and vectors are not.
+    Those called `weight` (matrices, embeddings) are decayed; biases, gains and vectors are not. Of
+    a plain module all that have two axes or more are.
     """
 
     def __init__(
         self, module: nn.Module, *, betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8
     ):
-        named = sorted(module.named_parameters(), key=lambda pair: not _decays(pair[0]))
+        named = sorted(module.named_parameters(), key=lambda pair: not _decays(*pair))
         self.names = [name for name, _ in named]
         self.parameters = [p for _, p in named]
         self.betas, self.eps = betas, eps
@@ -34,7 +42,7 @@ class AdamW:
         widths = [p[0].numel() for p in self.parameters]
         self._padding = [-width % ALIGN for width in widths]
         room = [width + pad for width, pad in zip(widths, self._padding, strict=True)]
-        self.n_decayed = sum(n for n, name in zip(room, self.names, strict=True) if _decays(name))
+        self.n_decayed = sum(n for n, one in zip(room, named, strict=True) if _decays(*one))
         self.weights = first.new_zeros(self.n_members, sum(room), requires_grad=False)
         for p, width, row in zip(
             self.parameters, widths, self.weights.split(room, dim=1), strict=True
@@ -49,6 +57,13 @@ class AdamW:
             for pad in set(self._padding)
             if pad
         }
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps besides the tensors that have a row a member."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
 
     def reset(self) -> None:
         """Set all moments to zero, as before the first step."""
@@ -101,5 +116,60 @@ class AdamW:
         return norm
 
 
-def _decays(name: str) -> bool:
-    return name.rpartition(".")[2] == "weight"
+class Given(AdamW):
+    """A `torch.optim.Optimizer` of a user's own, for one model.
+
+    It sees parameters without the axis of a pack, in two groups: those that decay, and the others
+    with a weight decay of 0. The gradient is clipped before. It runs eagerly, because it reads the
+    learning rate as a number.
+    """
+
+    def __init__(self, module: nn.Module, component: Component, config: RunConfig):
+        super().__init__(module)
+        assert self.n_members == 1, component.solo
+        self.mean, self.square = (self.weights.new_zeros(1, 0) for _ in range(2))
+        self._make = functools.partial(construct, component.plain, config)
+        self.views = [nn.Parameter(p.data.squeeze(0)) for p in self.parameters]
+        self._decayed = [_decays(*one) for one in zip(self.names, self.parameters, strict=True)]
+        self.reset()
+
+    def reset(self) -> None:
+        of = list(zip(self.views, self._decayed, strict=True))
+        groups: list[dict[str, Any]] = [
+            {"params": [view for view, decays in of if decays]},
+            {"params": [view for view, decays in of if not decays], "weight_decay": 0.0},
+        ]
+        self.optimiser = self._make(params=[group for group in groups if group["params"]])
+
+    def state(self) -> dict[str, Any]:
+        return {"optimiser": copy.deepcopy(self.optimiser.state_dict())}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.optimiser.load_state_dict(state["optimiser"])
+
+    @torch.no_grad()
+    def update(
+        self,
+        gradient: Tensor,
+        step: Tensor,
+        lr: Tensor,
+        weight_decay: Tensor,
+        clip: Tensor,
+        alive: Tensor,
+    ) -> Tensor:
+        norm = torch.linalg.vector_norm(gradient, dim=1)
+        if alive.item():
+            gradient = gradient * (clip / (norm + 1e-6)).clamp(max=1)[:, None]
+            room = [p.numel() + pad for p, pad in zip(self.views, self._padding, strict=True)]
+            for view, row in zip(self.views, gradient[0].split(room), strict=True):
+                view.grad = row[: view.numel()].view(view.shape)
+            for group in self.optimiser.param_groups:
+                group["lr"] = lr.item()
+            with torch.enable_grad():
+                self.optimiser.step()
+        return norm
+
+
+def _decays(name: str, parameter: Tensor) -> bool:
+    """Plain modules say it of each parameter, which they name as they like."""
+    return bool(getattr(parameter, "decays", name.rpartition(".")[2] == "weight"))

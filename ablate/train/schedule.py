@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -52,6 +53,16 @@ class WarmupStableDecay(Schedule):
 
     def falling(self, step: Tensor, steps: Tensor, warmup: Tensor) -> Tensor:
         return 1 - _share(step, 0.8 * steps, steps).sqrt()
+
+
+class Given(Schedule):
+    """A function of (step, steps, warmup) after the warm-up, written by a user."""
+
+    def __init__(self, falling: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        self._falling = falling
+
+    def falling(self, step: Tensor, steps: Tensor, warmup: Tensor) -> Tensor:
+        return self._falling(step, steps, warmup)
 
 
 def _share(step: Tensor, start: Tensor, end: Tensor) -> Tensor:

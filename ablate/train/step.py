@@ -17,7 +17,7 @@ from ablate.config import RunConfig
 from ablate.data.batches import Batches
 from ablate.data.objectives import Example, Objective
 from ablate.errors import AblateError
-from ablate.model.transformer import Pieces, Transformer
+from ablate.model.transformer import Pieces, Transformer, model_of
 from ablate.text import Tokens
 from ablate.train.loss import cross_entropy
 from ablate.train.meter import SERIES
@@ -62,14 +62,14 @@ class Step:
         self.device = torch.device(device)
         self.micro_batch = micro_batch or config.batch_size
         pack = len(configs)
-        self.model = Transformer(config, pack).to(self.device)
+        self.model: Transformer = model_of(config, pack).to(self.device)
         _check_params(self.model)
         self.model.recompute = recompute
-        self.optimiser = AdamW(self.model)
+        self.optimiser: AdamW = config.part("optimiser").make(self.model, config)
         self.functions = self.eager
         self.replay: Callable[[], None] = self.step  # a captured graph's, once there is one
         self.objective: Objective = config.part("objective").load()(configs, tokens, self.device)
-        self.schedule: Schedule = config.part("schedule").load()()
+        self.schedule: Schedule = config.part("schedule").make()
 
         def zeros(*shape: int, dtype: torch.dtype = self.optimiser.weights.dtype) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=self.device)
@@ -166,9 +166,8 @@ class Step:
     def state(self) -> dict[str, Any]:
         """Return what the following steps depend on, on the CPU."""
         tensors = self._state()
-        return {"done": self.done, "names": self.optimiser.names} | {
-            name: t.cpu().clone() for name, t in tensors.items()
-        }
+        own = {"done": self.done, "names": self.optimiser.names, **self.optimiser.state()}
+        return own | {name: t.cpu().clone() for name, t in tensors.items()}
 
     def load_state(self, state: dict[str, Any], rows: Tensor) -> None:
         """Continue from `state`; `rows` [K] are the members in it that are those of this step."""
@@ -177,6 +176,7 @@ class Step:
         self.number.fill_(self.done)
         for name, tensor in self._state().items():
             tensor.copy_(state[name][rows])
+        self.optimiser.load_state(state)
 
     def _state(self) -> dict[str, Tensor]:
         adamw = self.optimiser

@@ -52,9 +52,9 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
     for group in plan.groups:
         assert tune
         cell, run = group.representative, of_cell[group.representative]
-        key = run.with_(lr=1.0).key
+        key = run.with_(seed=None, **{tune.field: 1.0}).key
         question = question_hash(study, RULE, tune.low, tune.high, tune.points, seeds(study), key)
-        old = stored.get((cell, "lr"))
+        old = stored.get((cell, tune.field))
         shared = {"group": group.label, "cells": list(group.cells)}
         if old and old.evidence.get(decisions.BASIS) == question:
             decision = replace(old, evidence={**old.evidence, **shared})
@@ -75,7 +75,7 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
                 **_evidence(study, tune, result, values),
                 "trains": _trains(db, {lr: keys[lr] for lr in result.rates}, values),
             }
-            found.new.append(Decision(cell, "lr", result.best, evidence))
+            found.new.append(Decision(cell, tune.field, result.best, evidence))
     return found
 
 
@@ -110,7 +110,7 @@ def _keys(study: Study, tune: Tune, run: Run) -> dict[float, list[str]]:
     """Rate → keys of its runs, one a tuning seed, of all rates that a search may try."""
     quarters = range(-4 * WIDEST, 4 * (tune.points - 1 + WIDEST) + 1)
     return {
-        lr: [run.with_(lr=lr, seed=seed).key for seed in seeds(study)]
+        lr: [run.with_(seed=seed, **{tune.field: lr}).key for seed in seeds(study)]
         for lr in (rate(tune, quarter / 4) for quarter in quarters)
     }
 

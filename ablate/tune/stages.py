@@ -10,6 +10,7 @@ from ablate.plan import Decision, Plan, Tried, decide
 from ablate.plan.tuning import Tuning
 from ablate.store import Database, decisions
 from ablate.store.register import as_measured, register
+from ablate.study import tuned
 from ablate.tune.evidence import Stored
 from ablate.tune.rates import decide_rates
 from ablate.tune.seeds import decide_seeds
@@ -127,8 +128,9 @@ class _Results:
 def describe(decision: Decision) -> str:
     """Return a sentence on a decision, without its full stop."""
     evidence = decision.evidence
-    if decision.name == "lr":
-        return f"learning rate of {evidence['group']}: {_rate(decision.value, evidence)}"
+    if decision.name != "seeds":
+        what = tuned(decision.name)
+        return f"{what} of {evidence['group']}: {_rate(decision.value, evidence)}"
     needed = max((count for count in evidence["wanted"].values() if count), default=0)
     capped = f", though the resolution asks for {needed}" if evidence["capped"] else ""
     return (

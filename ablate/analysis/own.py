@@ -1,0 +1,60 @@
+"""Findings on studies of scripts: a threshold to beat, seeds without effect, partial numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ablate import stats
+from ablate.analysis import records
+from ablate.analysis.cells import named_cells
+from ablate.analysis.data import StudyData
+from ablate.store import status
+from ablate.study.values import number
+
+
+def thresholds(data: StudyData) -> Iterator[records.Threshold]:
+    """Yield each cell's mean against the threshold of [report]; none of crossed seeds."""
+    raw = (data.settings.get("report") or {}).get("threshold")
+    if raw is None or data.crossed:
+        return
+    value = float(number("threshold", raw))
+    named = named_cells(data)
+    found = [
+        stats.one_sample(
+            data.good.loc[data.good["cell"] == cell, "metric"].to_numpy(float),
+            value,
+            goal=data.study.goal,
+        )
+        for cell in named
+    ]
+    corrected = stats.holm([one.p for one in found])
+    for where, one, p_holm in zip(named.values(), found, corrected, strict=True):
+        if one.n:
+            yield records.Threshold(
+                **where,
+                threshold=value,
+                p_holm=float(p_holm),
+                beaten=bool(p_holm <= 0.05),
+                **vars(one),
+            )
+
+
+def same_seeds(data: StudyData) -> Iterator[records.SameSeeds]:
+    """Yield the cells of a script in which seeds have identical curves."""
+    if not data.study.own:
+        return
+    named = named_cells(data)
+    for one in status.same_seeds(data.db, data.study.name):
+        if one.cell in named:
+            yield records.SameSeeds(**named[one.cell], seeds=one.seeds, of=one.of)
+
+
+def partly_reported(data: StudyData) -> Iterator[records.PartlyReported]:
+    """Yield the numbers that some completed runs of a script reported, and others did not."""
+    if not data.study.own:
+        return
+    of = int(data.good["run"].nunique())
+    finals = data.finals[data.finals["run"].isin(data.good["run"]) & (data.finals["at"] == 0)]
+    for name, part in finals.groupby("name", sort=True):
+        if (runs := int(part["run"].nunique())) < of:
+            yield records.PartlyReported(name=str(name), runs=runs, of=of)

@@ -1,0 +1,412 @@
+"""A training script as a process: its environment, its numbers, its log, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ablate import snapshot
+from ablate.kinds import Context, Emit, Job, Run
+from ablate.kinds.command import values_of
+from ablate.logged import FILE
+from ablate.readings import Curves, Files, Lines
+from ablate.study.command import REVISION, best
+from ablate.study.template import filled
+
+STOP = 6.0  # seconds in which a script must end after SIGTERM; its worker has 8
+LOOK = 0.2  # seconds between two looks at the process
+READ = 1.0  # seconds between two readings of its files, and two reports
+KEPT = 20  # last lines of output that explain a failure
+LONGEST = 1 << 16  # bytes of a line
+NO_MEMORY = (
+    *("out of memory", "outofmemory", "can't allocate memory", "cannot allocate memory"),
+    *("memoryerror", "alloc_failed"),
+)
+KILLED = 128 + signal.SIGKILL  # exit code of a shell whose command the kernel killed
+OWN_METRICS = "ablate.jsonl"  # what `ablate.log` writes
+STATE = ".ablate.json"  # what the next attempt of a run must know
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a study says of a command besides the fields of its runs.
+
+    Attributes:
+        folder: Where the command runs.
+        code: What belongs to its identity.
+        metrics: Files, or globs, in a run's folder that hold numbers.
+        patterns: Regular expressions for lines that it prints.
+        metric: The name of the number that decides.
+        goal: "min" or "max".
+        at: Step whose value is a final of its own; None for none.
+        limit: Seconds that a run may take, None for any number.
+    """
+
+    folder: str
+    code: tuple[str, ...]
+    metrics: tuple[str, ...]
+    patterns: tuple[str, ...]
+    metric: str
+    goal: str
+    at: float | None = None
+    limit: float | None = None
+
+
+class Ended(Exception):
+    """A run that ended without a result, and why; `status` as in the event `end`."""
+
+    def __init__(self, status: str, reason: str):
+        super().__init__(reason)
+        self.status = status
+
+
+def train(job: Job, context: Context) -> None:
+    """Run the script of a job and report what it says; see `ablate.kinds.Kind.train`.
+
+    The run's folder is emptied first, unless an earlier attempt left checkpoints in it.
+    """
+    assert job.folder and job.log and len(job.runs) == 1
+    run, emit, settings = job.runs[0], context.emit[0], Settings(**job.settings)
+    out, checkpoints = job.folder, job.folder / "checkpoints"
+    resumed = checkpoints.is_dir() and any(checkpoints.iterdir())
+    if not resumed:
+        shutil.rmtree(out, ignore_errors=True)
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    curves, before = Curves(), _state(out) if resumed else {}
+    curves.last = int(before.get("step", 0))
+    begun = time.monotonic()
+    status, error = "complete", None
+    with contextlib.ExitStack() as stack:
+        try:
+            folder, taken = stack.enter_context(_code(run, settings, job, out))
+            emit(
+                "start",
+                step=curves.last,
+                compile_mode=None,
+                commit=taken.commit or None,
+                dirty=bool(taken.changed) if taken.commit else None,
+            )
+            words = filled(
+                json.loads(str(run.fields["command"])), values_of(run, str(out), str(checkpoints))
+            )
+            environment = _environment(run, context.device, out, checkpoints)
+            with job.log.open("ab") as log:
+                log.write(f"$ {shlex.join(words)}\n".encode(errors="replace"))
+                log.flush()
+                script = Script(words, folder, environment, log.fileno())
+                stack.callback(script.close)
+                _follow(script, settings, curves, out, emit, context, begun)
+        except Ended as end:
+            status, error = end.status, str(end) or None
+        _report(curves, emit)
+    seconds = time.monotonic() - begun
+    finals = _finals(settings, curves, before)
+    if status == "complete" and (settings.metric, 0.0) not in {(n, at) for n, at, _ in finals}:
+        status, error = "failed", _unreported(settings, curves)
+    if status in ("complete", "diverged"):
+        emit("final", values=[*finals, ("train_seconds", 0.0, seconds)])
+        shutil.rmtree(checkpoints, ignore_errors=True)
+        (out / STATE).unlink(missing_ok=True)
+    else:
+        _keep_state(out, settings, curves, before)
+    lost = [
+        step
+        for step, value in curves.points.get(settings.metric, {}).items()
+        if not math.isfinite(value)
+    ]
+    last = min(lost) if status == "diverged" else curves.last
+    emit("end", status=status, step=last, error=error, device_seconds=seconds)
+
+
+def _follow(
+    script: Script,
+    settings: Settings,
+    curves: Curves,
+    out: Path,
+    emit: Emit,
+    context: Context,
+    begun: float,
+) -> None:
+    """Read what a script reports until it ends.
+
+    Raises:
+        Ended: It ended without a result.
+    """
+    lines = Lines(settings.patterns)
+    files = Files(out, (OWN_METRICS, *settings.metrics))
+    due = 0.0
+    while True:
+        ended = script.ended(LOOK)
+        for line in script.lines():
+            if reading := lines.read(line):
+                curves.add(reading)
+        if ended or time.monotonic() >= due:
+            for reading in files.read():
+                curves.add(reading)
+            _report(curves, emit)
+            due = time.monotonic() + READ
+        if any(not math.isfinite(one) for one in curves.points.get(settings.metric, {}).values()):
+            script.stop()
+            raise Ended("diverged", "")
+        if ended:
+            break
+        context.progress.advance()  # a script may be silent: its own limit ends it
+        if context.stop():
+            script.stop()
+            raise Ended("stopped", "")
+        if settings.limit is not None and time.monotonic() - begun > settings.limit:
+            script.stop()
+            raise Ended(
+                "timeout", script.told(f"it ran longer than its limit, {settings.limit:g} s")
+            )
+    if script.code:
+        killed = script.code in (-signal.SIGKILL, KILLED)
+        words = "\n".join(script.last).lower()
+        oom = killed or any(one in words for one in NO_MEMORY)
+        raise Ended("oom" if oom else "failed", script.told(_reason(script.code, script.last)))
+
+
+def _reason(code: int, last: deque[str]) -> str:
+    """Why a script failed, in one line."""
+    if code < 0:
+        how = f"ended by {signal.Signals(-code).name}"
+        how += ", perhaps for want of memory" if code == -signal.SIGKILL else ""
+    else:
+        how = f"exit code {code}"
+    said = next((line.strip() for line in reversed(last) if line.strip()), "")
+    return f"{how}: {said[:200]}" if said else f"{how}, without a word of output"
+
+
+def _report(curves: Curves, emit: Emit) -> None:
+    for steps, series in curves.take():
+        emit("metrics", steps=steps, series=series)
+
+
+def _finals(
+    settings: Settings, curves: Curves, before: Mapping[str, Any]
+) -> list[tuple[str, float, float]]:
+    """Return the last value of every series, and of the metric the best and that at a step."""
+    found = [(name, 0.0, of[max(of)]) for name, of in curves.points.items() if of]
+    own = {int(step): value for step, value in before.get("points", {}).items()}
+    own |= curves.points.get(settings.metric, {})
+    if own and settings.metric not in curves.points:
+        found.append((settings.metric, 0.0, own[max(own)]))
+    if finite := [value for value in own.values() if math.isfinite(value)]:
+        chosen = min(finite) if settings.goal == "min" else max(finite)
+        found.append((best(settings.metric), 0.0, chosen))
+    if settings.at is not None and (at := int(settings.at)) in own:
+        found.append((settings.metric, settings.at, own[at]))
+    return found
+
+
+def _unreported(settings: Settings, curves: Curves) -> str:
+    """Why a run that ended has no metric."""
+    names = ", ".join(sorted(curves.points))
+    said = f"it reported {names}" if names else "it reported no number at all"
+    return (
+        f"the script ended without a value of metric {settings.metric!r}; {said}: print JSON lines"
+        f' such as {{"step": 1, "{settings.metric}": 0.5}}, call ablate.log, or give [command]'
+        " pattern or metrics"
+    )
+
+
+# -- what an attempt leaves to the next ------------------------------------------------------------
+
+
+def _state(out: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((out / STATE).read_text())
+        return found
+    except (OSError, ValueError):
+        return {}
+
+
+def _keep_state(out: Path, settings: Settings, curves: Curves, before: Mapping[str, Any]) -> None:
+    points = before.get("points", {}) | {
+        str(step): value for step, value in curves.points.get(settings.metric, {}).items()
+    }
+    (out / STATE).write_text(json.dumps({"step": curves.last, "points": points}))
+
+
+# -- where it runs ---------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _code(
+    run: Run, settings: Settings, job: Job, out: Path
+) -> Iterator[tuple[Path, snapshot.Snapshot]]:
+    """Give the folder that a run's command runs in, and the version of its code.
+
+    A run of a git revision gets a work tree of its own, which is removed afterwards.
+
+    Raises:
+        Ended: The code is not the version that the run was planned with.
+    """
+    folder = Path(settings.folder)
+    if REVISION not in run.fields:
+        taken = snapshot.take(folder, settings.code) if settings.code else snapshot.Snapshot("")
+        if taken.version != run.fields["code"]:
+            why = "its code was changed after the study was planned: `ablate run` plans it again"
+            raise Ended("failed", f"{why}, with the code as it is now")
+        yield folder, taken
+        return
+    root = snapshot.toplevel(folder)
+    commit = job.sources.get(str(run.fields["code"]), "").rpartition("@")[2]
+    if root is None or not commit:
+        raise Ended("failed", f"revision {run.fields[REVISION]!r}: {folder} has no such commit")
+    tree = out / "worktree"
+    with snapshot.worktree(root, tree, commit, out.parent / ".worktrees"):
+        yield tree / folder.relative_to(root), snapshot.Snapshot(str(run.fields["code"]), commit)
+
+
+def _environment(run: Run, device: str, out: Path, checkpoints: Path) -> dict[str, str]:
+    """Return the environment of a script: that of `ablate run`, and what it may read of its run."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if path := environment.pop("ABLATE_PYTHONPATH", ""):
+        environment["PYTHONPATH"] = path
+    environment |= {
+        "ABLATE_SEED": str(run.seed),
+        "ABLATE_OUT": str(out),
+        "ABLATE_CHECKPOINTS": str(checkpoints),
+        FILE: str(out / OWN_METRICS),
+        "PYTHONUNBUFFERED": "1",  # a line counts when it is printed
+    }
+    kind, _, numbers = device.partition(":")
+    if kind == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    elif kind == "cuda":
+        visible = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
+        chosen = [visible[int(n)] if visible else n for n in numbers.split(",")]
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
+    return environment
+
+
+class Script:
+    """The process of a script and its children. They end with this process, however it ends.
+
+    Attributes:
+        code: Its exit code; −n if signal n ended it.
+        last: Its last lines of output.
+
+    Args:
+        words: Its command line.
+        folder: Where it runs.
+        environment: Its environment.
+        log: Descriptor of the file that gets its output.
+
+    Raises:
+        Ended: It cannot be started.
+    """
+
+    def __init__(self, words: list[str], folder: Path, environment: dict[str, str], log: int):
+        self.code = 0
+        self.last: deque[str] = deque(maxlen=KEPT)
+        self._log, self._unread, self._open = log, b"", True
+        try:
+            self._process = subprocess.Popen(
+                words,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Ended("failed", f"{words[0]!r} cannot be started: {error.strerror}") from None
+        assert self._process.stdout
+        self._output = self._process.stdout.fileno()
+        os.set_blocking(self._output, False)
+        # A shell that waits for the end of its input, which comes when this process has ended.
+        self._watcher = subprocess.Popen(
+            [
+                "sh",
+                "-c",
+                'read -r _; kill -KILL -- "-$1" 2>/dev/null',
+                "sh",
+                str(self._process.pid),
+            ],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def ended(self, seconds: float) -> bool:
+        """Wait for output, and return whether the script has ended and all of it is read.
+
+        Args:
+            seconds: How long to wait at most.
+        """
+        if self._open:
+            select.select([self._output], [], [], seconds)
+        else:
+            time.sleep(seconds)
+        code = self._process.poll()
+        self._read()
+        if code is None:
+            return False
+        self.code = code
+        return True
+
+    def _read(self) -> None:
+        """Take what the pipe holds; a child that outlives the script may keep it open."""
+        while self._open:
+            try:
+                data = os.read(self._output, LONGEST)
+            except BlockingIOError:
+                return
+            if not data:
+                self._open = False
+            os.write(self._log, data)
+            self._unread += data
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of output since the last call; the rest too, once it has ended."""
+        whole = self._unread.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines, _, rest = whole.rpartition(b"\n")
+        if len(rest) > LONGEST or self._process.poll() is not None:
+            lines, rest = whole, b""
+        self._unread = rest
+        for line in lines.decode(errors="replace").split("\n") if lines else ():
+            if line.strip():
+                self.last.append(line)
+                yield line
+
+    def told(self, reason: str) -> str:
+        """Return the last lines of output and a reason, which comes last."""
+        return "\n".join([*self.last, reason])
+
+    def stop(self) -> None:
+        """Ask the script and its children to end, and kill what has not ended in time."""
+        self._signal(signal.SIGTERM)
+        end = time.monotonic() + STOP
+        while time.monotonic() < end and not self.ended(LOOK):
+            pass
+        for _ in self.lines():
+            pass
+
+    def close(self) -> None:
+        """Kill what is left of it."""
+        self._signal(signal.SIGKILL)
+        self._watcher.kill()
+        for process in (self._process, self._watcher):
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe:
+                    pipe.close()
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)

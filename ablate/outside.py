@@ -1,0 +1,201 @@
+"""Levels from outside of ablate: files beside a study, and installed packages.
+
+A study names them in `use`. They are loaded where a study is planned, and in the worker that trains
+its runs, from the text that was planned: a file that is edited while a study runs changes no run.
+Readers of a database do not load them.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+
+from ablate.code import Code, of_text, place
+from ablate.components import Component, catalogue
+from ablate.errors import AblateError, nearest, unknown
+
+GROUP = "ablate.levels"  # of the entry points of packages
+LARGEST = 1 << 20  # bytes of a file
+
+# name, version and whole models → levels, which are in the catalogue only while they are used
+_loaded: dict[tuple[str, ...], list[Component]] = {}
+_used: list[Component] = []
+
+
+def find(names: Sequence[str], folder: Path, models: Sequence[str] = ()) -> tuple[Code, ...]:
+    """Return the code that a study's `use` names, and load its levels.
+
+    The catalogue then has these levels from outside, and no others.
+
+    Args:
+        names: Python files, relative to `folder`, or names of installed packages.
+        folder: Where the study file is.
+        models: Whole models, "file.py:Name", which become levels of `architecture`.
+
+    Raises:
+        AblateError: One line: what is not there, does not import, registers nothing, or registers
+            a level that another one is.
+    """
+    of_file: dict[str, list[str]] = {name: [] for name in names}
+    for model in models:
+        of_file.setdefault(model.rpartition(":")[0], []).append(model)
+    found = [_read(name, folder) for name in of_file]
+    return use(
+        [
+            replace(code, about={"models": of_file[code.name]} if of_file[code.name] else {})
+            for code in found
+        ],
+        folder,
+    )
+
+
+def use(sources: Sequence[Code], folder: Path | None = None) -> tuple[Code, ...]:
+    """Load code, and make its levels the only ones in the catalogue that are not ablate's.
+
+    Args:
+        sources: Files by their text, and packages.
+        folder: Where files stand, which they may import nothing from.
+
+    Returns:
+        The code, with its levels in `about`.
+
+    Raises:
+        AblateError: As for `find`.
+    """
+    while _used:
+        catalogue.remove(_used.pop())
+    found = []
+    for code in sources:
+        known = code.name, code.version, *code.about.get("models", ())
+        if known not in _loaded:
+            _loaded[known] = _load(code, folder)
+        for component in _loaded[known]:
+            catalogue.add(component)
+            _used.append(component)
+        told = [[one.factor, one.name, one.meaning, one.source] for one in _loaded[known]]
+        found.append(replace(code, about={**code.about, "levels": told}))
+    return tuple(found)
+
+
+def _read(name: str, folder: Path) -> Code:
+    """Return the code of a name, unloaded."""
+    if not name.endswith(".py"):
+        return _package(name)
+    path = folder / name
+    try:
+        if path.stat().st_size > LARGEST:
+            raise AblateError(f"{path}: too large for a file of levels")
+        return of_text(name, path.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError:
+        raise AblateError(f"{path}: a Python file must be UTF-8 text") from None
+    except OSError as error:
+        raise AblateError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def levels(code: Code) -> list[Component]:
+    """Return the levels that come from code which is loaded."""
+    return [one for one in _used if one.origin == code.label]
+
+
+def version(name: str, folder: Path) -> str | None:
+    """Return the present version of what a study's `use` names, without loading it.
+
+    Returns:
+        None where there is no such file or package.
+    """
+    try:
+        return _read(name, folder).version
+    except AblateError:
+        return None
+
+
+def _package(name: str) -> Code:
+    try:
+        found = metadata.distribution(name)
+    except (metadata.PackageNotFoundError, ValueError):
+        others = {one.dist.name for one in metadata.entry_points(group=GROUP) if one.dist}
+        meant = nearest(name, others)
+        raise AblateError(
+            f"no package {name!r} is installed"
+            + (f"; did you mean {meant!r}?" if meant else "; the name of a file ends in .py")
+        ) from None
+    if not found.entry_points.select(group=GROUP):
+        raise AblateError(f"package {name!r} has no entry points of the group {GROUP!r}")
+    return Code(name, found.version)
+
+
+def _load(code: Code, folder: Path | None) -> list[Component]:
+    """Run code and return the levels that it registers."""
+    with catalogue.collecting() as found:
+        if code.text is None:
+            for entry in metadata.distribution(code.name).entry_points.select(group=GROUP):
+                with _failing(code.name):
+                    entry.load()
+        else:
+            _run(code, folder)
+    if not found:
+        raise AblateError(
+            f"{code.name} registers no level: put @level(FACTOR, NAME, meaning=…) above a class"
+        )
+    return [replace(component, origin=code.label) for component in found]
+
+
+def _run(code: Code, folder: Path | None) -> None:
+    """Run a file's text as a module. Tracebacks show the lines of this text."""
+    assert code.text is not None
+    module = ModuleType(f"ablate_outside_{code.version[:16]}")
+    module.__file__ = code.name
+    sys.modules[module.__name__] = module  # where dataclasses and `module = …` look it up
+    lines = code.text.splitlines(keepends=True)
+    linecache.cache[code.name] = (len(code.text), None, lines, code.name)
+    before = set(sys.modules)
+    with _failing(code.name):
+        exec(compile(code.text, code.name, "exec"), module.__dict__)
+        for model in code.about.get("models", ()):
+            _register(model, module)
+    if folder:
+        _refuse_neighbours(code.name, folder, set(sys.modules) - before)
+
+
+def _register(model: str, module: ModuleType) -> None:
+    """Make a class or function of a module a level of `architecture`."""
+    file, _, name = model.rpartition(":")
+    made = getattr(module, name, None)
+    if not callable(made):
+        others = [one for one, value in vars(module).items() if callable(value)]
+        raise unknown(f"class or function of {file}", name, others)
+    catalogue.level("architecture", model, meaning=f"{name} of {file}")(made)
+
+
+def _refuse_neighbours(name: str, folder: Path, imported: Iterable[str]) -> None:
+    """Refuse a file that imports another one beside it: edits of that would change no key."""
+    beside = (folder / name).resolve().parent
+    for other in sorted(imported):
+        file = getattr(sys.modules[other], "__file__", None)
+        if file and Path(file).resolve().parent == beside:
+            del sys.modules[other]
+            raise AblateError(
+                f"{name} imports {Path(file).name}, whose edits would change no run; put both in"
+                " one file, or in an installed package"
+            )
+
+
+@contextmanager
+def _failing(name: str) -> Iterator[None]:
+    """Turn what code raises into one line, with the line of the file."""
+    try:
+        yield
+    except SyntaxError as error:
+        line = f", line {error.lineno}" if error.lineno and error.filename == name else ""
+        raise AblateError(f"{name}{line}: {error.msg}") from None
+    except (Exception, SystemExit) as error:
+        said = " ".join(str(error).split())[:300]
+        if not isinstance(error, AblateError):
+            said = type(error).__name__ + (f": {said}" if said else "")
+        raise AblateError(f"{place(error, [name]) or name}: {said}") from error

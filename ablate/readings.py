@@ -1,0 +1,268 @@
+"""Numbers that a training script reports: lines of its output, and the files that it writes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# names of the step in a record, the first that is there counts
+STEPS = ("step", "global_step", "_step", "iter", "iteration", "epoch")
+
+
+class Reading(NamedTuple):
+    """Numbers that belong to one step."""
+
+    step: int
+    values: dict[str, float]
+
+
+class Records:
+    """Gives records the steps that they belong to.
+
+    A record without a step belongs to the last step before it. As long as no record has named a
+    step, records with the same names are counted: 1, 2, 3, …
+    """
+
+    def __init__(self) -> None:
+        self._last: int | None = None
+        self._counts: dict[tuple[str, ...], int] = {}
+
+    def place(self, record: Mapping[str, Any]) -> Reading | None:
+        """Return the numbers of a record and their step; None for a record without numbers."""
+        numbers = {
+            name: number for name, one in record.items() if (number := _number(one)) is not None
+        }
+        named = next(
+            (name for name in STEPS if name in numbers and numbers[name].is_integer()), None
+        )
+        step = None if named is None else int(numbers.pop(named))
+        if not numbers:
+            return None
+        if step is not None:
+            self._last = step
+        elif self._last is not None:
+            step = self._last
+        else:
+            names = tuple(sorted(numbers))
+            step = self._counts[names] = self._counts.get(names, 0) + 1
+        return Reading(step, numbers)
+
+
+def _number(value: object) -> float | None:
+    """A number, or text of one, such as a cell of a CSV file; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+class Lines:
+    """Reads lines of output: JSON objects, and text that one of the patterns is found in."""
+
+    def __init__(self, patterns: Sequence[str] = ()):
+        self._patterns = [re.compile(pattern) for pattern in patterns]
+        self._records = Records()
+
+    def read(self, line: str) -> Reading | None:
+        """Return what a line reports, None for one that reports nothing."""
+        text = line.strip()
+        if text.startswith("{") and text.endswith("}"):
+            try:
+                record = json.loads(text)
+            except ValueError:
+                record = None
+            if isinstance(record, dict):
+                return self._records.place(_without_text(record))
+        for pattern in self._patterns:
+            if found := pattern.search(line):
+                return self._records.place(found.groupdict())
+        return None
+
+
+def _without_text(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object without its texts: a version "2" is no measurement."""
+    return {name: value for name, value in record.items() if not isinstance(value, str)}
+
+
+class Files:
+    """Reads what files of a folder report, again and again while they grow.
+
+    Args:
+        folder: The folder.
+        globs: Files in it, such as "metrics.csv" or "**/events.out.tfevents.*".
+    """
+
+    def __init__(self, folder: Path, globs: Sequence[str]):
+        self._folder, self._globs = folder, globs
+        self._seen: dict[Path, tuple[int, int]] = {}  # time and size when it was read last
+
+    def read(self) -> Iterator[Reading]:
+        """Yield what files that have changed report, all of it."""
+        for path in self._files():
+            state = path.stat()
+            now = (state.st_mtime_ns, state.st_size)
+            if self._seen.get(path) != now:
+                self._seen[path] = now
+                yield from read(path)
+
+    def _files(self) -> list[Path]:
+        found = {path for glob in self._globs for path in self._folder.glob(glob) if path.is_file()}
+        return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+def read(path: Path) -> Iterator[Reading]:
+    """Yield what a file reports, by its name: TensorBoard's events, CSV, JSON, else lines of JSON.
+
+    A file that is being written may end in the middle of a record, which is left out.
+    """
+    if "tfevents" in path.name:
+        yield from _events(path.read_bytes())
+        return
+    text = path.read_text(encoding="utf-8", errors="replace")
+    records, lines = Records(), Lines()
+    if path.suffix == ".csv":
+        whole = text[: text.rfind("\n") + 1].splitlines()
+        placed = (records.place(row) for row in csv.DictReader(whole))
+    elif path.suffix == ".json":
+        placed = (records.place(_without_text(one)) for one in _history(text))
+    else:
+        placed = (lines.read(line) for line in text[: text.rfind("\n") + 1].splitlines())
+    yield from (one for one in placed if one is not None)
+
+
+def _history(text: str) -> list[dict[str, Any]]:
+    """The records of a JSON file: a list, `log_history` of Hugging Face's state, or one object."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return []  # half written
+    if isinstance(content, dict):
+        content = content.get("log_history", [content])
+    return [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
+
+
+# -- TensorBoard: records of length, checksum, data (a protocol buffer), checksum ------------------
+
+_LENGTH = struct.Struct("<Q")
+
+
+def _events(data: bytes) -> Iterator[Reading]:
+    """Yield the scalars of a file of TensorBoard's events (tensorflow/core/util/event.proto)."""
+    at = 0
+    while at + 12 <= len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        start, end = at + 12, at + 12 + length
+        if end + 4 > len(data):
+            return
+        step = 0
+        values: dict[str, float] = {}
+        for field, value in _message(data[start:end]):
+            if field == 2 and isinstance(value, int):
+                step = value
+            elif field == 5 and isinstance(value, bytes):
+                values |= dict(_scalars(value))
+        if values:
+            yield Reading(step, values)
+        at = end + 4
+
+
+def _scalars(summary: bytes) -> Iterator[tuple[str, float]]:
+    for field, value in _message(summary):
+        if field != 1 or not isinstance(value, bytes):
+            continue
+        parts = dict(_message(value))
+        tag, number = parts.get(1), parts.get(2)  # simple_value
+        if not isinstance(number, float) and isinstance(parts.get(8), bytes):
+            number = _of_tensor(parts[8])  # type: ignore[arg-type]  # bytes, see above
+        if isinstance(tag, bytes) and isinstance(number, float):
+            yield tag.decode(errors="replace"), number
+
+
+def _of_tensor(tensor: bytes) -> float | None:
+    """The number of a tensor of one float or double; None for any other tensor."""
+    parts = dict(_message(tensor))
+    kind = parts.get(1)
+    for field in (4, 5, 6):  # tensor_content, float_val, double_val
+        value = parts.get(field)
+        if isinstance(value, float):
+            return value
+        if isinstance(value, bytes) and (kind, len(value)) in ((1, 4), (2, 8)):
+            return float(struct.unpack("<f" if kind == 1 else "<d", value)[0])
+    return None
+
+
+def _message(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
+    """Yield the fields of a protocol buffer and their values, as its wire format has them."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        field, wire = key >> 3, key & 7
+        if wire == 0:
+            value, at = _varint(data, at)
+            yield field, value
+        elif wire == 1:
+            yield field, float(struct.unpack_from("<d", data, at)[0])
+            at += 8
+        elif wire == 5:
+            yield field, float(struct.unpack_from("<f", data, at)[0])
+            at += 4
+        elif wire == 2:
+            size, at = _varint(data, at)
+            yield field, data[at : at + size]
+            at += size
+        else:
+            return
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data):
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+    return value, at
+
+
+class Curves:
+    """The numbers of a run by series and step, as far as they are read.
+
+    Attributes:
+        points: Series → step → value.
+        last: The last step that any series has; 0 before the first.
+    """
+
+    def __init__(self) -> None:
+        self.points: dict[str, dict[int, float]] = {}
+        self.last = 0
+        self._new: dict[str, dict[int, float]] = {}
+
+    def add(self, reading: Reading) -> None:
+        """Add numbers; a step that a series has already gets the new one."""
+        for name, value in reading.values.items():
+            of = self.points.setdefault(name, {})
+            old = of.get(reading.step)
+            if old is None or not (old == value or (math.isnan(old) and math.isnan(value))):
+                of[reading.step] = value
+                self._new.setdefault(name, {})[reading.step] = value
+        self.last = max(self.last, reading.step)
+
+    def take(self) -> Iterator[tuple[list[int], dict[str, list[float]]]]:
+        """Yield what was added since the last call: steps, and series with a value at each."""
+        groups: dict[tuple[int, ...], dict[str, list[float]]] = {}
+        for name, of in self._new.items():
+            steps = tuple(sorted(of))
+            groups.setdefault(steps, {})[name] = [of[step] for step in steps]
+        self._new = {}
+        for steps, series in groups.items():
+            yield list(steps), series

@@ -1,0 +1,89 @@
+"""The code from outside of ablate that runs of a study depend on, in every version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+from sqlalchemy.dialects.sqlite import insert
+
+from ablate.code import Code
+from ablate.store import schema
+from ablate.store.database import Database
+
+# runs with a result that a version of the code made: their field `code` names it
+_MADE = """
+FROM code JOIN run ON run.status IN ('complete', 'diverged')
+     AND instr(coalesce(json_extract(run.fields, '$.code'), ''), code.version)
+"""
+_BY_CELL = f"""
+SELECT cell.label, count(DISTINCT run.id) {_MADE}
+     JOIN member ON member.run_id = run.id
+     JOIN cell ON cell.id = member.cell_id AND cell.study_id = code.study_id AND cell.active
+WHERE code.rowid = :code GROUP BY cell.id ORDER BY cell.id
+"""
+_LEFT = f"""
+SELECT count(*) {_MADE}
+WHERE code.rowid = :code AND run.id NOT IN (SELECT run_id FROM member)
+"""
+_OF_STUDY = """
+SELECT code.rowid AS number, code.* FROM code JOIN study ON study.id = code.study_id
+WHERE study.name = :study ORDER BY code.rowid
+"""
+
+
+@dataclass(frozen=True)
+class Made:
+    """Runs of one version of a study's code.
+
+    Attributes:
+        code: The code.
+        active: Whether the study's plan has this version.
+        cells: Cell → number of its runs, which count.
+        left: Runs that no cell of any study has any more.
+    """
+
+    code: Code
+    active: bool
+    cells: dict[str, int]
+    left: int
+
+
+def write(connection: Connection, study_id: int, sources: Sequence[Code]) -> None:
+    """Add the code of a study's plan; versions that the plan no longer has stay, inactive."""
+    connection.execute(
+        schema.code.update().where(schema.code.c.study_id == study_id).values(active=False)
+    )
+    rows = [
+        {
+            "study_id": study_id,
+            "name": one.name,
+            "version": one.version,
+            "active": True,
+            "text": one.text,
+            "about": json.dumps(one.about),
+        }
+        for one in sources
+    ]
+    if rows:
+        statement = insert(schema.code)
+        statement = statement.on_conflict_do_update(
+            index_elements=["study_id", "name", "version"],
+            set_={"active": True, "about": statement.excluded.about},
+        )
+        connection.execute(statement, rows)
+
+
+def made(db: Database, study: str) -> list[Made]:
+    """Return the versions of a study's code and their runs with a result, the oldest first."""
+    found = []
+    with db.read() as connection:
+        for row in connection.execute(text(_OF_STUDY), {"study": study}).all():
+            cells = connection.execute(text(_BY_CELL), {"code": row.number}).all()
+            left = connection.execute(text(_LEFT), {"code": row.number}).scalar_one()
+            code = Code(row.name, row.version, row.text, json.loads(row.about))
+            counts = {label: number for label, number in cells}  # noqa: C416 (rows, for mypy)
+            found.append(Made(code, bool(row.active), counts, left))
+    return found

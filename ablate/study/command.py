@@ -1,0 +1,273 @@
+"""[command]: a training script of the user's own, and the keys that its studies may set."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ablate.components.base import check_name
+from ablate.errors import AblateError, unknown, written
+from ablate.study.levels import Factors
+from ablate.study.model import Fields
+from ablate.study.source import Source, located
+from ablate.study.tables import table_of
+from ablate.study.template import placeholders, words
+from ablate.study.values import LARGEST, label
+
+GIVEN = {  # placeholders that are no fields
+    "seed": "the seed of the run",
+    "init_seed": "the seed of initialisation, where seeds = { init, data }",
+    "data_seed": "the seed of the data order, where seeds = { init, data }",
+    "out": "a folder of the run",
+    "checkpoints": "a folder of the run that is kept until it has ended",
+    "fields": "all fields as JSON",
+}
+OWN = ("command", "code")  # fields that every run of a command has
+REVISION = "revision"  # the field that names a git revision
+_UNITS = {"": 1.0, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d|)")
+
+
+class CommandTable(BaseModel):
+    """The keys of [command]."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    run: str = Field(
+        description="the command line: {NAME} is a factor or a field of [base]; also {seed}, {out}"
+    )
+    folder: str = Field(
+        ".", description="where it runs, seen from the study file; by default the file's folder"
+    )
+    code: list[str] | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "what belongs to a run's identity: folders of a git work tree, files, globs, seen from"
+            " `folder`; by default the work tree, or the script"
+        ),
+    )
+    gpus: int | float | None = Field(
+        None,
+        ge=0,
+        le=1024,
+        description="GPUs of a run, such as 0.25 for four runs a GPU; by default 1 if there is any",
+    )
+    cpus: int = Field(1, ge=1, le=4096, description="cores of a run, where it has no GPU")
+    metrics: str | list[str] = Field(
+        [], description="files in {out} that it writes its numbers to, or globs"
+    )
+    pattern: str | list[str] = Field(
+        [], description="regular expressions with named groups, for numbers that it prints"
+    )
+    at: str | int = Field(
+        "last", description='the value that decides: "last", "best", or that of a step'
+    )
+    limit: str | int | float | None = Field(
+        None, description='the most time of a run, such as "2h" or "90min"'
+    )
+
+
+@dataclass(frozen=True)
+class Command:
+    """[command], checked.
+
+    Attributes:
+        words: Its command line, with placeholders.
+        folder: Where it runs.
+        code: What belongs to a run's identity; None for the default.
+        gpus: GPUs of a run; None for one if there is any.
+        cpus: Cores of a run without a GPU.
+        metrics: Files, or globs, in the run's folder that hold numbers.
+        patterns: Regular expressions for lines that it prints.
+        limit: Seconds that a run may take, None for any number.
+    """
+
+    words: tuple[str, ...]
+    folder: Path
+    code: tuple[str, ...] | None
+    gpus: float | None
+    cpus: int
+    metrics: tuple[str, ...]
+    patterns: tuple[str, ...]
+    limit: float | None
+
+
+class CommandNames:
+    """Fields of a command: free names, with numbers, truth values and text; see `names.Names`."""
+
+    def check(self, source: Source, name: str, *path: object) -> None:
+        """See `Names.check`."""
+        with located(source, *path):
+            self.check_factor(name)
+
+    def check_factor(self, name: str) -> None:
+        """See `Names.check_factor`."""
+        check_name(name)
+        if name in (*GIVEN, *OWN):
+            what = GIVEN.get(name, "a field of every command")
+            raise AblateError(f"{name} is {what}; give this field another name")
+
+    def value(self, name: str, raw: object) -> Any:
+        """See `Names.value`."""
+        if isinstance(raw, int | float) and not -LARGEST <= raw <= LARGEST:
+            raise AblateError(f"{name} = {written(raw):.80}: a number of at most 1e30 is wanted")
+        if not isinstance(raw, bool | int | float | str):
+            raise AblateError(
+                f"{name} = {written(raw):.80}: a number, true, false or text is wanted"
+            )
+        if isinstance(raw, str) and "\0" in raw:
+            raise AblateError(f"{name} = {raw!r:.80}: no command line can hold this text")
+        if name == REVISION and not isinstance(raw, str):
+            raise AblateError(f"{name} = {written(raw):.80}: a git revision is text")
+        return raw
+
+    def level(self, name: str, raw: object) -> str:
+        """See `Names.level`."""
+        return label(raw)
+
+    def is_ladder(self, name: str, raw: object) -> bool:
+        """See `Names.is_ladder`."""
+        return False
+
+    def fields(self, name: str, raw: object) -> Mapping[str, object] | None:
+        """See `Names.fields`. A level that is no table is the value of the factor's own field."""
+        return raw if isinstance(raw, dict) else {name: raw}
+
+
+def parse(source: Source, raw: Mapping[str, Any]) -> tuple[Command, str]:
+    """Return [command], and which value of the metric decides, as `CommandTable.at` has it.
+
+    Raises:
+        AblateError: With the line of what is not valid.
+    """
+    table = table_of(source, CommandTable, raw, "command", "[command]")
+    with located(source, "command", "run"):
+        template = words(table.run)
+    patterns = _listed(table.pattern)
+    for pattern in patterns:
+        with located(source, "command", "pattern"):
+            _check_pattern(pattern)
+    folder = (source.path.parent / Path(table.folder).expanduser()).resolve()
+    if not folder.is_dir():
+        raise AblateError(
+            f"{source.where('command', 'folder')}: command.folder = {table.folder!r}: there is no"
+            f" folder {folder}"
+        )
+    if table.gpus is not None and table.gpus > 1 and table.gpus != int(table.gpus):
+        raise AblateError(
+            f"{source.where('command', 'gpus')}: command.gpus = {table.gpus}: a whole number, or a"
+            " share of one GPU such as 0.5"
+        )
+    if isinstance(table.at, str) and table.at not in ("last", "best"):
+        raise unknown(
+            "value of command.at", table.at, ["last", "best", "5000"], source.where("command", "at")
+        )
+    if isinstance(table.at, int) and table.at < 0:
+        raise AblateError(
+            f"{source.where('command', 'at')}: command.at = {table.at}: a step is at least 0"
+        )
+    with located(source, "command", "limit"):
+        limit = None if table.limit is None else _seconds(table.limit)
+    command = Command(
+        template,
+        folder,
+        None if table.code is None else tuple(table.code),
+        table.gpus,
+        table.cpus,
+        _listed(table.metrics),
+        patterns,
+        limit,
+    )
+    return command, str(table.at)
+
+
+def metric_of(source: Source, name: str, at: str) -> str:
+    """Return the metric of a study: "val_loss", "best val_loss", "val_loss@5000".
+
+    Raises:
+        AblateError: The name has no place in a results database.
+    """
+    if not name.strip() or name != name.strip() or not name.isprintable() or "@" in name:
+        raise AblateError(
+            f"{source.where('metric')}: metric = {name!r:.80}: a name that the script reports,"
+            " without @"
+        )
+    return {"last": name, "best": best(name)}.get(at, f"{name}@{at}")
+
+
+def best(name: str) -> str:
+    """Return what the best value of a metric is called."""
+    return f"best {name}"
+
+
+def check_placeholders(
+    source: Source,
+    command: Command,
+    base: Fields,
+    factors: Factors,
+    extra: Iterable[str],
+    *,
+    crossed: bool,
+) -> None:
+    """Refuse a placeholder that is no field, and a field that no placeholder uses.
+
+    Args:
+        source: The study file.
+        command: Its [command].
+        base: [base].
+        factors: [factors].
+        extra: Other fields: what [tune] finds.
+        crossed: Whether seeds of initialisation and data order are crossed.
+    """
+    varied = {
+        field for levels in factors.values() for fields in levels.values() for field in fields
+    }
+    known = [*dict.fromkeys((*base, *sorted(varied), *extra))]
+    used = placeholders(command.words)
+    location = source.where("command", "run")
+    for name in used:
+        if name not in known and name not in GIVEN:
+            raise AblateError(
+                f"{unknown('placeholder', name, [*known, *GIVEN], location)} A field is given in"
+                " [base] or varies in [factors]."
+            )
+    for name in known:
+        if name not in used and "fields" not in used and name != REVISION:
+            where = ("base", name) if name in base else ("factors", name)
+            raise AblateError(
+                f"{source.where(*where)}: {name} has no effect: {{{name}}} is not in [command] run"
+                f" ({location}); add it there, such as --{name} {{{name}}}"
+            )
+    if crossed and not {"init_seed", "data_seed"} <= set(used):
+        raise AblateError(
+            f"{location}: seeds = {{ init, data }} needs {{init_seed}} and {{data_seed}} in run"
+        )
+
+
+def _listed(one: str | list[str]) -> tuple[str, ...]:
+    return (one,) if isinstance(one, str) else tuple(one)
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        groups = re.compile(pattern).groupindex
+    except re.error as error:
+        raise AblateError(f"pattern = {pattern!r:.80}: {error}") from None
+    if not groups:
+        raise AblateError(
+            f"pattern = {pattern!r:.80}: no group has a name; write (?P<val_loss>[\\d.]+)"
+        )
+
+
+def _seconds(raw: str | int | float) -> float:
+    found = _TIME.fullmatch(str(raw).strip())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not 0 < seconds <= 1e9:
+        raise AblateError(f'limit = {raw!r:.80}: a time is wanted, such as "2h", "90min" or 3600')
+    return seconds

@@ -1,0 +1,95 @@
+"""Which keys [base], [factors] and named levels have, for each kind of run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from ablate.components import CATALOGUE
+from ablate.components.base import TAKEN
+from ablate.errors import AblateError, unknown
+from ablate.study.source import Source
+from ablate.study.values import FOLLOWS, field_value, label, settable
+
+
+class Names(Protocol):
+    """The keys of one kind and their values."""
+
+    def check(self, source: Source, name: str, *path: object) -> None:
+        """Check that a study may set a key.
+
+        Raises:
+            AblateError: With its line, if it may not.
+        """
+        ...
+
+    def check_factor(self, name: str) -> None:
+        """Check the name of a factor whose levels have names of their own.
+
+        Raises:
+            AblateError: Without a line; see `located`.
+        """
+        ...
+
+    def value(self, name: str, raw: object) -> Any:
+        """Return the value of a key for what a file holds.
+
+        Raises:
+            AblateError: Without a line; see `located`.
+        """
+        ...
+
+    def level(self, name: str, raw: object) -> str:
+        """Return the label of a level of the factor `name` for what a file holds."""
+        ...
+
+    def is_ladder(self, name: str, raw: object) -> bool:
+        """Return whether a factor is the ladder of sizes of `ablate.study.levels`."""
+        ...
+
+    def fields(self, name: str, raw: object) -> Mapping[str, object] | None:
+        """Return the fields that a named level sets for what a file holds; None if that is wrong.
+
+        Args:
+            name: The factor.
+            raw: The level's table or value.
+        """
+        ...
+
+
+class TransformerNames:
+    """The fields of a transformer, budgets and the fields of components; see `Names`."""
+
+    def check(self, source: Source, name: str, *path: object) -> None:
+        """See `Names.check`."""
+        if name in FOLLOWS:
+            raise AblateError(f"{source.where(*path)}: {name} {FOLLOWS[name]}")
+        if name not in settable():
+            raise unknown("key", name, settable(), source.where(*path))
+
+    def check_factor(self, name: str) -> None:
+        """See `Names.check_factor`."""
+        if name in CATALOGUE or name in TAKEN:
+            raise AblateError(
+                f"a factor with named levels cannot be called {name!r}: results have a column of"
+                " that name"
+            )
+        if not name.isidentifier():
+            raise AblateError(f"factor {name!r}: a name is letters, digits and underscores")
+
+    def value(self, name: str, raw: object) -> Any:
+        """See `Names.value`."""
+        return field_value(name, raw)
+
+    def level(self, name: str, raw: object) -> str:
+        """See `Names.level`."""
+        has_levels = name in CATALOGUE and CATALOGUE[name].levels
+        return CATALOGUE[name].canonical(raw) if has_levels else label(raw)
+
+    def is_ladder(self, name: str, raw: object) -> bool:
+        """See `Names.is_ladder`."""
+        return name == "size" and isinstance(raw, dict) and isinstance(raw.get("params"), list)
+
+    def fields(self, name: str, raw: object) -> Mapping[str, object] | None:
+        """See `Names.fields`."""
+        return raw if isinstance(raw, dict) else None

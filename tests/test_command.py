@@ -1,0 +1,231 @@
+"""[command]: what a study file may say of a script, and what its runs are known by."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from ablate import snapshot, stats
+from ablate.errors import AblateError
+from ablate.kinds import Run
+from ablate.plan import Plan, plan
+from ablate.study.parse import parse
+from ablate.study.template import filled, words
+
+GOOD: dict[str, str] = {
+    "name": '"own"',
+    "question": '"Which?"',
+    "metric": '"val_loss"',
+    "goal": '"lower"',
+    "seeds": "3",
+}
+RUN = f'"{sys.executable} train.py --norm {{norm}} --lr {{lr}} --seed {{seed}}"'
+
+
+def study(
+    folder: Path,
+    top: dict[str, str | None] | None = None,
+    *,
+    run: str = RUN,
+    rest: str = "",
+    base: str = "lr = 0.1",
+    factors: str = "norm = [false, true]",
+    command: str = "",
+) -> Plan:
+    if not (folder / "train.py").exists():
+        (folder / "train.py").write_text("print(1)\n")
+    lines = [
+        f"{key} = {value}" for key, value in {**GOOD, **(top or {})}.items() if value is not None
+    ]
+    text = "\n".join(
+        [*lines, "[command]", f"run = {run}", command, "[base]", base, "[factors]", factors, rest]
+    )
+    path = folder / "own.toml"
+    path.write_text(text)
+    return plan(parse(text, path))
+
+
+def line(folder: Path, made: Plan, cell: int = 0) -> list[str]:
+    from ablate.kinds.command import values_of
+
+    assert made.study.command
+    return filled(made.study.command.words, values_of(made.cells[cell].run, "OUT", "CHECK"))
+
+
+def test_a_run_is_its_command_line(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    assert [cell.label for cell in made.cells] == ["norm=false", "norm=true"]
+    assert line(tmp_path, made, 1)[1:] == [
+        *["train.py", "--norm", "true", "--lr", "0.1", "--seed", "0"]
+    ]
+    run = made.cells[0].run
+    assert run.cost.tokens is None and run.config is None
+    assert len({one.run.key for one in made.runs}) == 6
+
+
+def test_values_are_inserted_as_they_are_and_words_are_split(tmp_path: Path) -> None:
+    made = study(
+        tmp_path,
+        run="'" + f'{sys.executable} -c "x {{{{}}}}" {{*flag}} a={{text}} {{out}}/x' + "'",
+        base='text = "two words; $HOME"',
+        factors='flag = { off = "", on = "--b \'c d\'" }',
+    )
+    assert line(tmp_path, made)[1:] == ["-c", "x {}", "a=two words; $HOME", "OUT/x"]
+    assert line(tmp_path, made, 1)[1:] == [
+        *("-c", "x {}", "--b", "c d", "a=two words; $HOME", "OUT/x")
+    ]
+
+
+def test_named_levels_set_several_fields(tmp_path: Path) -> None:
+    made = study(
+        tmp_path,
+        factors="size = { a = { norm = false, lr = 1 }, b = { norm = true, lr = 2.5 } }",
+        base="",
+    )
+    assert line(tmp_path, made, 1)[2:] == ["--norm", "true", "--lr", "2.5", "--seed", "0"]
+
+
+@pytest.mark.parametrize(
+    ("words_of_error", "changes"),
+    [
+        (["unknown placeholder 'lrr'", "'lr'"], {"run": RUN.replace("{lr}", "{lrr}")}),
+        (["lr has no effect", "{lr}", "line"], {"run": RUN.replace("--lr {lr}", "")}),
+        (["norm has no effect"], {"run": RUN.replace("--norm {norm}", "")}),
+        (["no script 'tain.py'", "folder"], {"run": RUN.replace("train.py", "tain.py")}),
+        (["no program 'pyhton'"], {"run": '"pyhton train.py {norm} {lr}"'}),
+        (["goal is missing", "lower"], {"top": {"goal": None}}),
+        (["goal", "lower"], {"top": {"goal": '"down"'}}),
+        (["metric", "without @"], {"top": {"metric": '"a@b"'}}),
+        (["[eval] has no effect"], {"rest": "[eval]\npoints = 3"}),
+        (["out is", "another name"], {"base": "lr = 1\nout = 2"}),
+        (["'metric'", "rename"], {"base": "lr = 1\nmetric = 2"}),
+        (["lr = [1]", "a number"], {"base": "lr = [1]"}),
+        (["limit", "2h"], {"command": 'limit = "soon"'}),
+        (["no group has a name"], {"command": 'pattern = "loss ([0-9]+)"'}),
+        (["pattern"], {"command": 'pattern = "(?P<a>["'}),
+        (["gpus = 1.5"], {"command": "gpus = 1.5"}),
+        (["command.at", "best"], {"command": 'at = "first"'}),
+        (["unknown key of [command]", "'code'"], {"command": 'cod = ["."]'}),
+        (["no such file", "missing.py"], {"command": 'code = ["missing.py"]'}),
+        (["no git work tree", "train.py"], {"command": 'code = ["."]'}),
+        (["there is no folder"], {"command": 'folder = "elsewhere"'}),
+        (["revision 'x'", "no git work tree"], {"factors": 'norm = [1, 2]\nrevision = ["x", "y"]'}),
+        (["closing quotation"], {"run": "'python \"train.py'"}),
+        (["placeholder is {name}"], {"run": '"python train.py {"'}),
+        (["by itself"], {"run": RUN.replace("{norm}", "a{*norm}")}),
+        (["init_seed", "data_seed"], {"top": {"seeds": "{ init = 2, data = 2 }"}}),
+    ],
+)
+def test_a_mistake_is_one_line(
+    tmp_path: Path, words_of_error: list[str], changes: dict[str, Any]
+) -> None:
+    with pytest.raises(AblateError) as error:
+        study(tmp_path, **changes)
+    text = str(error.value)
+    assert "\n" not in text and all(word in text for word in words_of_error), text
+
+
+def test_a_plan_warns_of_a_command_line_without_a_seed(tmp_path: Path) -> None:
+    assert study(tmp_path).notes == ()
+    (note,) = study(tmp_path, run=RUN.replace("--seed {seed}", "")).notes
+    assert "ABLATE_SEED" in note
+
+
+def keys(made: Plan) -> set[str]:
+    return {one.run.key for one in made.runs}
+
+
+def test_the_key_follows_the_code_and_not_the_layout_of_the_command(tmp_path: Path) -> None:
+    first = keys(study(tmp_path))
+    assert keys(study(tmp_path, run=RUN.replace(" --lr", "   --lr"))) == first
+    assert keys(study(tmp_path, top={"question": '"Another?"'}, command='limit = "2h"')) == first
+    (tmp_path / "train.py").write_text("print(2)\n")
+    assert not keys(study(tmp_path)) & first
+    (tmp_path / "train.py").write_text("print(1)\n")
+    assert keys(study(tmp_path)) == first
+    assert not keys(study(tmp_path, run=RUN.replace("--seed", "-s"))) & first
+
+
+def test_seeds_of_one_field_share_no_key_with_another_value() -> None:
+    fields = {"a": 1, "command": "[]", "code": ""}
+    runs = [Run("command", fields | {"a": a}, seed) for a in (1, 2) for seed in (0, 1)]
+    assert len({run.key for run in runs}) == 4
+    named = [Run("command", fields | {"revision": name}) for name in ("main", "v1")]
+    assert len({run.key for run in named}) == 1  # `code` says what is in them
+
+
+def git(folder: Path, *arguments: str) -> str:
+    own = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    return subprocess.run(
+        ["git", "-C", str(folder), *own, *arguments], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def test_code_in_git_is_known_by_the_content_of_tracked_files(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q", "-b", "main")
+    (tmp_path / "train.py").write_text("print(1)\n")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "part.py").write_text("a = 1\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "first")
+    made = study(tmp_path)
+    (taken,) = made.code
+    assert taken.text is None and taken.about["commit"] == git(tmp_path, "rev-parse", "HEAD")
+    git(tmp_path, "add", "own.toml")  # a study file and a database do not count
+    (tmp_path / "ablate.db").write_text("x")
+    git(tmp_path, "add", "ablate.db")
+    git(tmp_path, "commit", "-qm", "a study")
+    assert keys(study(tmp_path)) == keys(made)
+
+    (tmp_path / "lib" / "part.py").write_text("a = 2\n")
+    (tmp_path / "new.py").write_text("")
+    changed = study(tmp_path)
+    assert not keys(changed) & keys(made)
+    (code,) = changed.code
+    assert code.text and "+a = 2" in code.text and "-a = 1" in code.text
+    about = " ".join(changed.about)
+    assert "uncommitted changes in lib/part.py" in about and "does not track new.py" in about
+    git(tmp_path, "commit", "-qam", "the change")  # the same content has the same key
+    assert keys(study(tmp_path)) == keys(changed)
+    assert keys(study(tmp_path, command='code = ["train.py"]')) != keys(changed)
+
+    both = study(tmp_path, factors='norm = [1, 2]\nrevision = ["main", "main~2"]', run=RUN)
+    versions = {cell.levels["revision"]: cell.run.fields["code"] for cell in both.cells}
+    assert versions["main"] == changed.cells[0].run.fields["code"]
+    assert versions["main~2"] == made.cells[0].run.fields["code"]
+    with pytest.raises(AblateError, match="no such branch"):
+        study(tmp_path, factors='norm = [1, 2]\nrevision = ["main", "mian"]')
+
+
+def test_a_file_has_the_hash_that_git_gives_it(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "a.py").write_bytes(b"x = '\xc3\xa9'\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "first")
+    tracked = snapshot.take(tmp_path, ["."])
+    subprocess.run(["rm", "-rf", str(tmp_path / ".git")], check=True)
+    assert snapshot.take(tmp_path, ["a.py"]).version == tracked.version
+    assert snapshot.take(tmp_path, ["*.py"]).version == tracked.version
+
+
+@pytest.mark.parametrize("goal", ["min", "max"])
+def test_a_mean_against_a_threshold_is_that_of_scipy(goal: str) -> None:
+    values = np.array([3.27, 3.29, 3.26, 3.275, np.nan])
+    found = stats.one_sample(values, 3.28, goal=goal)
+    side = {"min": "less", "max": "greater"}[goal]
+    expected = scipy_stats.ttest_1samp(values[:4], 3.28, alternative=side)
+    interval = scipy_stats.ttest_1samp(values[:4], 3.28).confidence_interval(0.95)
+    assert found.n == 4 and found.mean == pytest.approx(values[:4].mean())
+    assert found.p == pytest.approx(expected.pvalue)
+    assert (found.lo, found.hi) == pytest.approx((interval.low, interval.high))
+    assert np.isnan(stats.one_sample([1.0], 2.0, goal=goal).p)
+
+
+def test_words_have_no_shell() -> None:
+    assert words("a 'b c' $HOME | ~") == ("a", "b c", "$HOME", "|", "~")

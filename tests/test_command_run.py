@@ -1,0 +1,432 @@
+"""Studies of a training script from the file to the answer; references are worked by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_helpers import ROOT, python
+from launch_helpers import Launcher, launch, rows, wait_for
+
+from ablate import analysis, report, store
+from ablate.analysis import records
+from ablate.launch import pool
+from ablate.launch.devices import Device
+from ablate.plan import Plan, plan
+from ablate.study import load
+
+SCRIPT = Path(__file__).parent / "command_script.py"
+STUDY = """
+name = "own"
+question = "Does depth lower the loss?"
+metric = "val_loss"
+goal = "lower"
+seeds = {seeds}
+[command]
+run = "{python} {script} --depth {{depth}} --seed {{seed}} --out {{out}}"
+code = ["{script}"]
+gpus = 0
+{command}
+[factors]
+depth = [1, 2]
+{more}
+"""
+
+
+def planned(folder: Path, seeds: object = 3, command: str = "", more: str = "") -> Plan:
+    path = folder / "own.toml"
+    values = {"seeds": seeds, "command": command, "more": more}
+    path.write_text(STUDY.format(python=sys.executable, script=SCRIPT, **values))
+    return plan(load(str(path)))
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "INGEST", 0.05)
+    monkeypatch.setattr(pool, "POLL", 0.1)
+    for name in ("MODE", "SCRIPT_DELAY", "SCRIPT_LOG", "ABLATE_WORKER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def loss(depth: int, seed: int, step: int = 4) -> float:
+    return 3 - depth / 10 + seed**2 / 100 + (depth - 1) * seed / 1000 + 1 / step
+
+
+def test_the_effect_is_that_of_the_script(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    outcome, _ = launch(planned(tmp_path, more="[report]\nthreshold = 3.1"), path)
+    assert outcome.exit_code == 0 and outcome.counts == {"complete": 6}
+    curve = rows(
+        path,
+        "SELECT step, value FROM all_curves WHERE cell = 'depth=2' AND seed = 1 AND series ="
+        " 'val_loss' ORDER BY step",
+    )
+    assert curve == [(step, pytest.approx(loss(2, 1, step))) for step in range(1, 5)]
+    (one,) = analysis.findings("own", str(path)).of(records.Contrast)
+    # differences of the seeds 0, 1, 2: −0.1, −0.099, −0.098
+    assert one.mean == pytest.approx(-0.099) and one.sd == pytest.approx(0.001)
+    assert one.verdict == "better" and one.n == 3
+    found = analysis.findings("own", str(path)).of(records.Threshold)
+    assert [each.mean for each in found] == pytest.approx(
+        [np.mean([loss(depth, seed) for seed in range(3)]) for depth in (1, 2)]
+    )
+    with store.open(str(path)) as db:
+        text = report.answer(report.gather(db, "own"))
+        page = report.write(report.gather(db, "own"), tmp_path / "page")
+    assert "token" not in text and "held-out" not in text and "learning rate" not in text
+    assert page.exists() and "command" in (tmp_path / "page" / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("mode", "status", "words"),
+    [
+        ("exit", "failed", ["exit code 3", "last words"]),
+        ("memory", "oom", ["out of memory"]),
+        ("137", "oom", ["exit code 137"]),
+        ("silent", "failed", ["val_loss", "no number at all"]),
+        ("nan", "diverged", []),
+        ("hang", "timeout", ["limit", "hanging"]),
+    ],
+)
+def test_how_a_script_ends_is_a_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, status: str, words: list[str]
+) -> None:
+    path = tmp_path / "a.db"
+    monkeypatch.setenv("MODE", mode)
+    limit = 'limit = "2s"' if mode == "hang" else ""
+    outcome, _ = launch(planned(tmp_path, seeds=[0], command=limit), path)
+    assert outcome.counts == {"complete": 1, status: 1}
+    assert outcome.exit_code == (0 if status == "diverged" else 1)
+    found = rows(
+        path,
+        "SELECT error, journal FROM attempt JOIN run ON run.id = run_id WHERE run.status = ?",
+        status,
+    )
+    error, journal = found[-1]
+    assert all(word in (error or "") for word in words), error
+    assert len(found) == (3 if status == "oom" else 1)  # memory may have been taken by others
+    with store.open(str(path)) as db:
+        log = db.log(journal)
+        assert log is not None and "--depth 2" in log.read_text()
+    if status == "diverged":
+        assert rows(path, "SELECT diverged_at FROM run WHERE status = 'diverged'") == [(2,)]
+    if mode == "hang":
+        assert not [1 for line in _commands() if str(SCRIPT) in line and str(tmp_path) in line]
+
+
+def _commands() -> list[str]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except OSError:
+                continue
+    return found
+
+
+def test_a_stopped_script_checkpoints_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, log = tmp_path / "a.db", tmp_path / "log"
+    monkeypatch.setenv("SCRIPT_DELAY", "0.5")
+    monkeypatch.setenv("SCRIPT_LOG", str(log))
+    study = planned(tmp_path, seeds=[0])
+    launcher = Launcher(study, path)
+    wait_for(lambda: rows(path, "SELECT 1 FROM metric WHERE step >= 2"))
+    launcher.kill(signal.SIGTERM)
+    assert launcher.wait() == 143
+    assert ("stopped",) in rows(path, "SELECT status FROM run")
+    before = rows(path, "SELECT run_id, series_id, step, value FROM metric")
+    assert launch(study, path)[0].counts == {"complete": 2}
+    begun = [int(line.split()[2]) for line in log.read_text().splitlines() if "end" not in line]
+    assert max(begun) > 1  # it went on from its checkpoint
+    after = rows(path, "SELECT run_id, series_id, step, value FROM metric")
+    assert set(before) <= set(after) and len(after) == 2 * 2 * 4
+    finals = rows(path, "SELECT value FROM final WHERE name = 'val_loss' ORDER BY value")
+    assert finals == [(pytest.approx(loss(2, 0)),), (pytest.approx(loss(1, 0)),)]
+
+
+def test_a_script_ends_with_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.db"
+    monkeypatch.setenv("SCRIPT_DELAY", "30")
+    launcher = Launcher(planned(tmp_path, seeds=[0]), path)
+    mine = f"--out {tmp_path}"
+    wait_for(lambda: [line for line in _commands() if str(SCRIPT) in line and mine in line])
+    launcher.kill(signal.SIGKILL)
+    launcher.wait()
+    wait_for(lambda: not [line for line in _commands() if str(SCRIPT) in line and mine in line], 30)
+
+
+def test_two_scripts_share_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, log = tmp_path / "a.db", tmp_path / "log"
+    monkeypatch.setenv("SCRIPT_DELAY", "0.4")
+    monkeypatch.setenv("SCRIPT_LOG", str(log))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    study = planned(tmp_path, seeds=[0], command="")
+    text = (tmp_path / "own.toml").read_text().replace("gpus = 0", "gpus = 0.5")
+    (tmp_path / "own.toml").write_text(text)
+    study = plan(load(str(tmp_path / "own.toml")))
+    outcome, _ = launch(study, path, [Device("cuda:1", 1 << 30, 2)])
+    assert outcome.counts == {"complete": 2}
+    lines = [line.split() for line in log.read_text().splitlines()]
+    begun = [float(line[3]) for line in lines if line[2] != "end"]
+    ended = [float(line[3]) for line in lines if line[2] == "end"]
+    assert max(begun) < min(ended)  # side by side
+    assert {line[4] for line in lines if line[2] != "end"} == {"7"}
+
+
+def test_a_script_that_ignores_its_seed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.db"
+    monkeypatch.setenv("MODE", "seedless")
+    launch(planned(tmp_path, seeds=2), path)
+    found = analysis.findings("own", str(path)).of(records.SameSeeds)
+    assert [(one.cell, one.seeds, one.of) for one in found] == [
+        ("depth=1", (0, 1), 2),
+        ("depth=2", (0, 1), 2),
+    ]
+
+
+def test_a_number_of_some_runs_only_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.db"
+    monkeypatch.setenv("MODE", "partly")
+    launch(planned(tmp_path, seeds=[1]), path)
+    found = analysis.findings("own", str(path)).of(records.PartlyReported)
+    assert [(one.name, one.runs, one.of) for one in found] == [("only_here", 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("at", "metric", "expected"),
+    [
+        ("", "val_loss", loss(1, 0, 4)),
+        ('at = "best"', "best val_loss", loss(1, 0, 4)),
+        ("at = 2", "val_loss@2", loss(1, 0, 2)),
+    ],
+)
+def test_the_value_that_decides(tmp_path: Path, at: str, metric: str, expected: float) -> None:
+    path = tmp_path / "a.db"
+    launch(planned(tmp_path, seeds=[0], command=at), path)
+    assert rows(path, "SELECT metric FROM study") == [(metric,)]
+    (value,) = rows(path, "SELECT metric FROM runs WHERE cell = 'depth=1'")
+    assert value == (pytest.approx(expected),)
+    attempts = rows(path, "SELECT count(*) FROM attempt")
+    launch(planned(tmp_path, seeds=[0], command="at = 3"), path)  # found in the stored curve
+    (value,) = rows(path, "SELECT metric FROM runs WHERE cell = 'depth=1'")
+    assert value == (pytest.approx(loss(1, 0, 3)),)
+    assert rows(path, "SELECT count(*) FROM attempt") == attempts
+    kept = rows(path, "SELECT DISTINCT versions FROM attempt")
+    assert [sorted(json.loads(one)) for (one,) in kept] == [["ablate", "python"]]  # no torch
+
+
+def test_another_number_than_the_rate_is_tuned(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    tuned = '[tune]\nwidth = [0.001, 1.0]\npoints = 4\nseeds = 1\nper = "study"\n'
+    text = STUDY.format(
+        python=sys.executable, script=SCRIPT, seeds="[0]", command="", more=tuned
+    ).replace("--out", "--lr {width} --out")
+    path.write_text(text)
+    outcome, _ = launch(plan(load(str(path))), tmp_path / "a.db")
+    assert outcome.exit_code == 0
+    ((name, value),) = rows(tmp_path / "a.db", "SELECT name, value FROM decision")
+    assert name == "width" and float(value) == pytest.approx(0.01, rel=0.05)
+    used = rows(
+        tmp_path / "a.db",
+        "SELECT DISTINCT json_extract(fields, '$.width') FROM run"
+        " JOIN member ON run_id = run.id WHERE role = 'compare'",
+    )
+    assert used == [(float(value),)]
+    with store.open(str(tmp_path / "a.db")) as db:
+        text = report.answer(report.gather(db, "own"))
+        report.write(report.gather(db, "own"), tmp_path / "page")
+    assert "Tuned: width" in text and "learning rate" not in text
+
+
+def test_nothing_imports_torch(tmp_path: Path) -> None:
+    planned(tmp_path, seeds=[0, 1])
+    code = (
+        "import sys\nsys.argv = ['ablate', {command!r}, *{rest!r}]\nfrom ablate.cli import main\n"
+        "try: main()\nexcept SystemExit as end: assert not end.code, end.code\n"
+        "assert 'torch' not in sys.modules"
+    )
+    for command, rest in (
+        ("plan", ["own.toml"]),
+        ("run", ["own.toml"]),
+        ("status", ["own"]),
+        ("report", ["own"]),
+    ):
+        ended = python(code.format(command=command, rest=rest), cwd=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+    ended = python(
+        "import ablate, sys\nablate.log(1, a=2)\nassert not {'torch', 'pandas'} & {*sys.modules}"
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def git(folder: Path, *arguments: str) -> str:
+    own = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    return subprocess.run(
+        ["git", "-C", str(folder), *own, *arguments], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+REVISIONS = """
+name = "branches"
+question = "Is the branch better?"
+metric = "loss"
+goal = "lower"
+seeds = 2
+[command]
+run = "sh train.sh {seed}"
+gpus = 0
+[factors]
+revision = ["main", "better"]
+"""
+
+
+def test_revisions_run_in_work_trees_of_their_own(tmp_path: Path) -> None:
+    repository = tmp_path / "code"
+    repository.mkdir()
+    git(repository, "init", "-q", "-b", "main")
+    script = repository / "train.sh"
+    script.write_text('echo "{\\"loss\\": 1.$1}"\n')
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "first")
+    git(repository, "checkout", "-qb", "better")
+    script.write_text('echo "{\\"loss\\": 0.$1}"\n')
+    git(repository, "commit", "-qam", "second")
+    git(repository, "checkout", "-q", "main")
+    script.write_text("exit 1\n")  # the folder itself is not used
+    (repository / "own.toml").write_text(REVISIONS)
+    path = tmp_path / "a.db"
+    outcome, _ = launch(plan(load(str(repository / "own.toml"))), path)
+    assert outcome.counts == {"complete": 4}
+    assert rows(path, "SELECT cell, seed, metric FROM runs ORDER BY cell, seed") == [
+        ("revision=better", 0, 0.0),
+        ("revision=better", 1, 0.1),
+        ("revision=main", 0, 1.0),
+        ("revision=main", 1, 1.1),
+    ]
+    assert git(repository, "worktree", "list").count("\n") == 0
+    commits = {row[0] for row in rows(path, 'SELECT "commit" FROM attempt')}
+    assert commits == {git(repository, "rev-parse", name) for name in ("main", "better")}
+
+
+def test_code_that_changes_while_a_study_runs_fails_its_runs(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text('echo "{\\"loss\\": 1}"\n')
+    (tmp_path / "own.toml").write_text(
+        REVISIONS.replace('revision = ["main", "better"]', "a = [1, 2]").replace(
+            "{seed}", "{seed} {a}"
+        )
+    )
+    made = plan(load(str(tmp_path / "own.toml")))
+    script.write_text('echo "{\\"loss\\": 2}"\n')
+    outcome, out = launch(made, tmp_path / "a.db")
+    assert outcome.counts == {"failed": 4} and "changed after the study was planned" in out
+
+
+def test_prices_come_from_runs_that_have_ended(tmp_path: Path) -> None:
+    planned(tmp_path, seeds=[0])
+    environment = {"SCRIPT_DELAY": "0.1"}
+    for arguments in (["run", "own.toml"], ["plan", "own.toml"]):
+        ended = subprocess.run(
+            [sys.executable, "-m", "ablate", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+            capture_output=True,
+            text=True,
+        )
+        assert ended.returncode == 0, ended.stderr
+    assert "time a run" in ended.stdout
+
+
+def test_a_shell_script_reports_by_a_pattern_and_by_files(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(
+        'for i in 1 2 3; do echo "step $i: val loss $(( $1 + i )).5, lr 1e-3"; done\n'
+        'mkdir -p "$2/logs"; printf "step,acc\\n1,0.5\\n3,0.75\\n" > "$2/logs/metrics.csv"\n'
+        'echo "{\\"step\\": 3, \\"extra\\": 7}" >> "$ABLATE_METRICS"\n'
+    )
+    (tmp_path / "own.toml").write_text(
+        """
+name = "shell"
+question = "Which?"
+metric = "val_loss"
+goal = "lower"
+seeds = 2
+[command]
+run = "sh train.sh {seed} {out} {*flag}"
+gpus = 0
+metrics = "**/metrics.csv"
+pattern = 'step (?P<step>\\d+): val loss (?P<val_loss>[\\d.]+)'
+[factors]
+flag = { off = "", on = "--a 'b c'" }
+"""
+    )
+    path = tmp_path / "a.db"
+    assert launch(plan(load(str(tmp_path / "own.toml"))), path)[0].counts == {"complete": 4}
+    finals = dict(
+        rows(
+            path,
+            "SELECT name, value FROM final JOIN all_runs r ON r.run = run_id WHERE r.cell ="
+            " 'flag=on' AND r.seed = 1",
+        )
+    )
+    assert (finals["val_loss"], finals["acc"], finals["extra"]) == (4.5, 0.75, 7.0)
+    journal = rows(
+        path,
+        "SELECT journal FROM attempt JOIN run ON run.id = run_id WHERE"
+        " json_extract(fields, '$.flag') <> ''",
+    )[0][0]
+    with store.open(str(path)) as db:
+        log = db.log(journal)
+        assert log and log.read_text().splitlines()[0].endswith("--a 'b c'")
+
+
+def test_scaling_curves_over_the_fields_that_the_study_names(tmp_path: Path) -> None:
+    """The script's loss is 1.5 + 40·N^−0.4, times a seed's noise of a thousandth."""
+    script = tmp_path / "law.py"
+    script.write_text(
+        "import json, random, sys\n"
+        "n, seed = float(sys.argv[1]), int(sys.argv[2])\n"
+        "noise = 1 + random.Random(f'{n} {seed}').gauss(0, 0.001)\n"
+        "print(json.dumps({'val_loss': (1.5 + 40 * n ** -0.4) * noise}))\n"
+    )
+    path = tmp_path / "law.toml"
+    path.write_text(
+        f"""
+name = "law"
+question = "How does the loss fall with size?"
+metric = "val_loss"
+goal = "lower"
+seeds = 2
+[command]
+run = "{sys.executable} law.py {{n_layer}} {{seed}} {{examples}}"
+code = ["law.py"]
+gpus = 0
+[factors]
+n_layer = [1000, 4000, 16000, 64000, 256000, 1024000]
+[base]
+examples = 50000
+[fit]
+n = "n_layer"
+d = "examples"
+"""
+    )
+    made = plan(load(str(path)))
+    assert launch(made, tmp_path / "a.db")[0].counts == {"complete": 12}
+    (fit,) = analysis.findings("law", str(tmp_path / "a.db")).of(records.ScalingFit)
+    assert fit.form == "L(N)" and fit.runs == 12
+    assert fit.constants["alpha"][0] == pytest.approx(0.4, abs=0.03)
+    with store.open(str(tmp_path / "a.db")) as db:
+        report.write(report.gather(db, "law"), tmp_path / "page")

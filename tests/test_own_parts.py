@@ -1,0 +1,552 @@
+"""Parts of a user's own: plain modules equal what they replace, in packs too; what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from model_cases import small, tokens
+from test_train_step import STEPS, go, members
+from train_helpers import config
+
+import ablate
+from ablate import outside, sizes
+from ablate.code import of_text
+from ablate.components import CATALOGUE, catalogue
+from ablate.components.mlp import Activation
+from ablate.config import RunConfig
+from ablate.errors import AblateError
+from ablate.evaluation import Evaluation
+from ablate.kinds import Job
+from ablate.kinds.transformer import run_of
+from ablate.launch import messages
+from ablate.launch.devices import Device
+from ablate.launch.packs import capacity
+from ablate.model.transformer import model_of
+from ablate.model.trial import built
+from ablate.plan import Plan, plan
+from ablate.study.parse import parse
+from ablate.trying import tried
+
+HEAD = """
+import torch
+from torch import nn
+from ablate import Field, level
+"""
+PARTS = f"""{HEAD}
+@level("activation", "squared", meaning="relu(x)²")
+class Squared(nn.Module):
+    def forward(self, x):
+        return torch.relu(x) ** 2
+
+@level("activation", "squared-function", meaning="relu(x)²")
+def squared(x):
+    return torch.relu(x) ** 2
+
+@level("norm_kind", "power", meaning="a norm with a power and a gain")
+class Power(nn.Module):
+    fields = (Field("power", float, 2.0, "Power of the norm."),)
+    def __init__(self, width, power):
+        super().__init__()
+        self.gain, self.power = nn.Parameter(torch.ones(width)), power
+    def forward(self, x):
+        size = x.abs().pow(self.power).mean(-1, keepdim=True) + 1e-5
+        return self.gain * x / size ** (1 / self.power)
+
+@level("mlp", "paired", meaning="W_2 (sigmoid(a) · b), [a; b] = W_1 x")
+class Paired(nn.Module):
+    def __init__(self, config, width):
+        super().__init__()
+        self.up = nn.Linear(width, 2 * config.d_mlp)
+        self.down = nn.Linear(config.d_mlp, config.d_model)
+    def forward(self, x):
+        a, b = self.up(x).chunk(2, -1)
+        return self.down(a.sigmoid() * b)
+
+@level("mixer", "pool", meaning="the mean of the past")
+class Pool(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.out = nn.Linear(d_model, d_model)
+    def forward(self, x):
+        n = torch.arange(1, x.shape[-2] + 1, device=x.device)[:, None]
+        return self.out(x.cumsum(-2) / n)
+
+@level("score", "scaled", meaning="qᵀk with a learned scale")
+class Scaled(nn.Module):
+    def __init__(self, d_head):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(d_head ** -0.5))
+    def forward(self, query, key):
+        return query @ key.mT * self.scale
+
+@level("position", "table", meaning="one vector a position")
+class Table(nn.Module):
+    def __init__(self, n_ctx, width):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(n_ctx, width) / 10)
+    def embed(self, x):
+        return x + self.table[: x.shape[-2]]
+
+@level("position", "slopes", meaning="scores lowered by a learned slope · distance")
+class Slopes(nn.Module):
+    def __init__(self, n_head):
+        super().__init__()
+        self.slope = nn.Parameter(torch.ones(n_head) / 4)
+    def bias(self, distance):
+        return -self.slope[:, None, None] * distance.abs()
+
+@level("norm_kind", "of-torch", meaning="torch's layer norm")
+class OfTorch(nn.LayerNorm):
+    def __init__(self, width):
+        super().__init__(width)
+
+@level("topology", "sum", meaning="y = P2(x + A(x) + M(x))")
+def both(x, A, M, P1, P2):
+    return P2(x + A(x) + M(x))
+
+@level("topology", "rezero", meaning="branches that start at 0")
+class ReZero(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.share = nn.Parameter(torch.zeros(2))
+    def forward(self, x, A, M, P1, P2):
+        h = P1(x + self.share[0] * A(x))
+        return P2(h + self.share[1] * M(h))
+
+@level("schedule", "square", meaning="(1 − step/steps)²")
+def square(step, steps, warmup):
+    return (1 - step / steps) ** 2
+
+@level("embedding", "factored", meaning="a narrow vector a token, and a matrix")
+class Factored(nn.Module):
+    def __init__(self, n_vocab, d_model):
+        super().__init__()
+        self.narrow, self.wide = nn.Embedding(n_vocab, 4), nn.Linear(4, d_model, bias=False)
+    def forward(self, tokens):
+        return self.wide(self.narrow(tokens))
+
+@level("optimiser", "torch-adamw", meaning="torch's AdamW")
+class TorchAdamW(torch.optim.AdamW):
+    def __init__(self, params, lr, weight_decay):
+        super().__init__(params, lr=lr, betas=(0.9, 0.95), weight_decay=weight_decay)
+
+@level("init", "half", meaning="half of 1/√fan_in")
+def half(config, fan_in, ends_branch):
+    return 0.5 * fan_in ** -0.5
+
+class Model(nn.Module):
+    def __init__(self, n_vocab, d_model):
+        super().__init__()
+        self.embed = nn.Embedding(n_vocab, d_model)
+        self.mix, self.head = nn.Linear(d_model, d_model), nn.Linear(d_model, n_vocab)
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        n = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+        return self.head(x + self.mix(x.cumsum(1) / n).tanh())
+
+def bigrams(config):
+    return nn.Sequential(nn.Embedding(config.n_vocab, 8), nn.Linear(8, config.n_vocab))
+"""
+MODELS = ["parts.py:Model", "parts.py:bigrams"]
+CASES: list[dict[str, Any]] = [
+    {"activation": "squared"},
+    {"activation": "squared-function"},
+    {"norm_kind": "power", "power": 3.0, "qk_norm": "rmsnorm"},
+    {"mlp": "paired"},
+    {"mixer": "pool"},
+    {"score": "scaled"},
+    {"position": "table"},
+    {"position": "slopes", "dropout": 0.1},
+    {"topology": "sum"},
+    {"schedule": "square"},
+    {"embedding": "factored"},
+    {"init": "half"},
+    {"architecture": MODELS[0]},
+    {"architecture": MODELS[1]},
+]
+
+
+@pytest.fixture(autouse=True)
+def parts(tmp_path: Path) -> Iterator[Path]:
+    """A folder with the file, which is loaded; without it afterwards."""
+    (tmp_path / "parts.py").write_text(PARTS)
+    outside.find(["parts.py"], tmp_path, MODELS)
+    yield tmp_path
+    outside.use(())
+    assert "squared" not in CATALOGUE["activation"].names and "power" not in CATALOGUE
+
+
+# -- what a plain module computes ------------------------------------------------------------------
+
+
+class BuiltIn(Activation):
+    """relu(x)², as ablate's own levels are written."""
+
+    def apply(self, x: Any) -> Any:
+        return F.relu(x) ** 2
+
+
+def test_a_plain_activation_equals_a_built_in_one_and_a_hand_written_mlp() -> None:
+    with catalogue.collecting() as found:
+        ablate.level("activation", "built-in", meaning="relu(x)²")(BuiltIn)
+    catalogue.add(found[0])
+    try:
+        names = ("squared", "squared-function", "built-in")
+        of = [built(small(activation=name, precision="float64"), 3, 5) for name in names]
+        given = tokens(small(), 2)
+        logits = [model(given) for model in of]
+        torch.testing.assert_close(logits[0], logits[2], rtol=0, atol=1e-12)
+        torch.testing.assert_close(logits[1], logits[2], rtol=0, atol=1e-12)
+        mlp, x = of[0].blocks[0].mlp, torch.randn(2, 3, 4, 16, dtype=torch.float64)
+        for k in range(2):
+            hidden = x[k] @ mlp.hidden.weight[k].T + mlp.hidden.bias[k]
+            by_hand = hidden.clamp(min=0).square() @ mlp.output.weight[k].T + mlp.output.bias[k]
+            torch.testing.assert_close(mlp(x)[k], by_hand, rtol=0, atol=1e-12)
+    finally:
+        catalogue.remove(found[0])
+
+
+def test_a_plain_score_of_products_is_dot_attention() -> None:
+    plain, dot = (built(small(score=name, precision="float64")) for name in ("scaled", "dot"))
+    assert plain.n_params == dot.n_params + plain.config.n_layer
+    torch.testing.assert_close(plain(tokens(small())), dot(tokens(small())), rtol=0, atol=1e-6)
+
+
+def test_a_norm_of_torch_is_layernorm() -> None:
+    plain, ours = (built(small(norm_kind=name), 3, 5) for name in ("of-torch", "layernorm"))
+    given = tokens(small(), 2)
+    torch.testing.assert_close(plain(given), ours(given), rtol=0, atol=1e-5)
+    assert plain.n_params == ours.n_params
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
+def test_packed_equals_solo_over_50_steps_in_float64(case: dict[str, Any]) -> None:
+    own = [{"seed": 3, "lr": 3e-3}, {"seed": 4, "lr": 1e-2, "weight_decay": 0.5}]
+    configs = [config(precision="float64", steps=STEPS, **case, **one) for one in own]
+    together = go(configs)
+    assert together.read(STEPS)[0][-1, 0].max() < together.read(STEPS)[0][0, 0].min()  # it learns
+    for k, alone in enumerate(configs):
+        solo = go([alone])
+        assert abs(together.read(STEPS)[0][:, :, k] - solo.read(STEPS)[0][:, :, 0]).max() < 1e-9
+        for name, parameter in members(solo)[0].items():
+            torch.testing.assert_close(members(together)[k][name], parameter, rtol=0, atol=1e-9)
+
+
+def test_initial_values_are_the_modules_own_from_seed_and_name() -> None:
+    of = small(mlp="paired")
+    packed, solo = built(of, 3, 7), built(of, 7)
+    one, other = (dict(model.named_parameters()) for model in (packed, solo))
+    assert all(torch.equal(one[name][1], other[name][0]) for name in one)
+    up = [one[f"blocks.{i}.mlp.member.up.weight"] for i in range(2)]
+    assert not torch.equal(up[0], up[1]) and not torch.equal(up[0][0], up[0][1])
+    assert up[0].abs().max() <= 16**-0.5  # uniform within 1/√fan_in: torch's own for nn.Linear
+    state = torch.random.get_rng_state()
+    built(of, 1)
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_matrices_of_a_plain_module_decay_and_vectors_do_not() -> None:
+    step = go([config(mlp="paired")], 1)
+    decayed = {name for name, p in step.model.named_parameters() if ".member." in name and p.decays}
+    assert {name.rpartition(".")[2] for name in decayed} == {"weight"}
+    before = step.optimiser.n_decayed
+    assert before > sum(
+        p[0].numel() for name, p in step.model.named_parameters() if name in decayed
+    )
+
+
+# -- planning: sizes, packs, keys ------------------------------------------------------------------
+
+STUDY = """
+name = "mine"
+question = "Does it matter?"
+use = ["parts.py"]
+seeds = 2
+design = "one-factor"
+[base]
+n_layer = 2
+d_model = 16
+n_head = 2
+n_ctx = 16
+batch_tokens = 64
+tokens = 640
+[factors]
+activation = ["gelu", "squared"]
+mlp = ["dense", "paired"]
+"""
+
+
+def planned(folder: Path, text: str = STUDY) -> Plan:
+    return plan(parse(text, folder / "mine.toml"))
+
+
+def keys(made: Plan) -> dict[tuple[str, int], str]:
+    return {(run.cell, run.run.seed): run.run.key for run in made.runs}
+
+
+def test_keys_change_exactly_for_runs_of_an_edited_file(parts: Path) -> None:
+    first = keys(planned(parts))
+    (parts / "parts.py").rename(parts / "renamed.py")
+    assert keys(planned(parts, STUDY.replace("parts.py", "renamed.py"))) == first
+    (parts / "parts.py").write_text(f"{PARTS}# edited\n")
+    edited = keys(planned(parts))
+    assert edited.keys() == first.keys()
+    assert {cell for cell, seed in first if first[cell, seed] == edited[cell, seed]} == {"baseline"}
+    (parts / "parts.py").write_text(PARTS)
+    assert keys(planned(parts)) == first
+    plain = keys(
+        planned(
+            parts,
+            STUDY.replace('use = ["parts.py"]\n', "")
+            .replace('"squared"', '"relu"')
+            .replace(', "paired"', "")
+            .replace('mlp = ["dense"]\n', ""),
+        )
+    )
+    assert plain["activation=gelu", 0] == first["baseline", 0]
+
+
+def test_an_own_field_of_a_plain_module_is_varied_within_strata(parts: Path) -> None:
+    factors = 'norm_kind = ["layernorm", "power"]\npower = [2, 4]\n'
+    text = STUDY[: STUDY.index("activation")] + factors
+    made = planned(parts, text.replace("seeds = 2", 'seeds = 2\nwithin = ["norm_kind"]'))
+    assert [cell.config.model_dump().get("power") for cell in made.cells] == [None, 2.0, 4.0]
+
+
+def test_sizes_are_those_of_the_modules(parts: Path) -> None:
+    for cell in planned(parts).cells:
+        assert cell.cost.params == model_of(cell.config).n_params
+    plain, paired = small(), small(mlp="paired")
+    own = 2 * 64 * 16 + 2 * 64 + 64 * 16 + 16
+    assert sizes.count(paired).body - sizes.count(plain).body == 2 * (own - 2 * 64 * 16 - 64 - 16)
+    flops = sizes.count(paired).flops_per_token - sizes.count(plain).flops_per_token
+    assert flops == 2 * 2 * 16 * 64  # a third matrix in each of two blocks
+
+
+FOREIGN = f"""{HEAD}
+@torch.library.custom_op("ablate_tests::halved", mutates_args=())
+def halved(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+halved.register_fake(torch.empty_like)
+halved.register_autograd(lambda ctx, grad: grad / 2)
+
+@level("activation", "foreign", meaning="x/2 by an operation of its own")
+def foreign(x):
+    return halved(x)
+"""
+
+
+def test_what_no_counter_knows_is_unknown(parts: Path) -> None:
+    (parts / "foreign.py").write_text(FOREIGN)
+    text = STUDY.replace("parts.py", "foreign.py").replace("squared", "foreign")
+    text = text.replace('mlp = ["dense", "paired"]\n', "")
+    made = planned(parts, text)
+    cell = made.cells[1]
+    assert cell.cost.params == made.cells[0].cost.params
+    assert cell.cost.flops is None and cell.cost.bytes is None
+    with pytest.raises(AblateError, match="FLOPs of this model are unknown"):
+        planned(parts, f"{text}[match]\nflops = true\n")
+    assert planned(parts, f'{text}[match]\nparams = "body"\n').cells[1].cost == cell.cost
+    assert capacity(cell.config, Device("cuda:0", 1 << 36, 1)) == 1
+
+
+def test_a_module_that_vmap_cannot_call_trains_alone_and_the_plan_says_so(parts: Path) -> None:
+    text = STUDY.replace('mlp = ["dense", "paired"]', 'topology = ["serial", "rezero"]')
+    made = planned(parts, text)
+    (note,) = [note for note in made.notes if "alone" in note]
+    assert "topology=rezero" in note and "squared" not in note
+    gpu = Device("cuda:0", 1 << 36, 1)
+    assert [capacity(cell.config, gpu) > 1 for cell in made.cells] == [True, True, False]
+
+
+def test_a_job_carries_the_text_that_was_planned(parts: Path) -> None:
+    study = planned(parts).study
+    job = Job((run_of(small(activation="squared")),), Evaluation(), use=study.use)
+    _, received, _ = messages.decode(messages.encode(1, job, []))
+    assert received == job
+    (parts / "parts.py").write_text("raise SystemExit")
+    outside._loaded.clear()
+    outside.use(received.use)
+    assert received.runs[0].key == job.runs[0].key
+    assert CATALOGUE["activation"]["squared"].origin == of_text("parts.py", PARTS).label
+
+
+def test_a_run_by_another_version_of_its_code_is_refused() -> None:
+    fields = small(activation="squared").model_dump(mode="json")
+    assert RunConfig(**fields).code == (of_text("parts.py", PARTS).label,)
+    with pytest.raises(AblateError, match=r"parts.py@0000"):
+        RunConfig(**fields | {"code": [f"parts.py@{'0' * 64}"]})
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+MODULE = f"""{HEAD}
+@level("activation", "other", meaning="x")
+class Other(nn.Module):
+    def forward(self, x):
+        return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, ["mine.py", "cannot be read"]),
+        ("x = 1\n", ["mine.py", "registers no level", "@level"]),
+        ("import torch\nx = (\n", ["mine.py, line 2"]),
+        ("import torch\nimport not_there\n", ["mine.py, line 2", "not_there"]),
+        (f"{MODULE}1 / 0\n", ["mine.py, line 10", "ZeroDivisionError"]),
+        ("raise SystemExit(3)\n", ["mine.py, line 1", "SystemExit"]),
+        (MODULE.replace("forward", "backward"), ["mine.py, line", "'other'", "forward"]),
+        (MODULE.replace('"activation"', '"position"'), ["embed or rotate or bias"]),
+        (MODULE.replace('"other"', '"gelu"'), ["'gelu'", "rename one"]),
+        (MODULE.replace('"other"', '"squared"'), ["'squared'", "mine.py", "parts.py"]),
+        (MODULE.replace('"activation"', '"d_model"'), ["d_model has no levels"]),
+        (MODULE.replace('"activation"', '"activaton"'), ["did you mean 'activation'"]),
+        (MODULE.replace('"activation"', '"objective"'), ["objective", "components.objective"]),
+        (MODULE.replace("def forward", "def __init__(self, dim): ...\n    def forward"), ["'dim'"]),
+        (MODULE.replace("(nn.Module)", ""), ["'other'", "torch.nn.Module"]),
+        ("import beside\n" + MODULE, ["imports beside.py"]),
+    ],
+)
+def test_a_file_that_does_not_serve_is_one_line(
+    text: str | None, said: list[str], parts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(parts))
+    (parts / "beside.py").write_text("")
+    if text is not None:
+        (parts / "mine.py").write_text(text)
+    with pytest.raises(AblateError) as error:
+        planned(parts, STUDY.replace('["parts.py"]', '["parts.py", "mine.py"]'))
+    assert str(error.value).startswith(f"{parts / 'mine.toml'}, line 4: ")
+    assert all(word in str(error.value) for word in said), str(error.value)
+    assert "\n" not in str(error.value)
+    planned(parts)  # nothing is left behind
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        ('["not-installed"]', ["no package 'not-installed'"]),
+        ('["pytest"]', ["'pytest' has no entry points", "ablate.levels"]),
+        ('["parts.py", "parts.py"]', ["twice"]),
+    ],
+)
+def test_a_name_that_does_not_serve_is_one_line(use: str, said: list[str], parts: Path) -> None:
+    with pytest.raises(AblateError) as error:
+        planned(parts, STUDY.replace('["parts.py"]', use))
+    assert all(word in str(error.value) for word in said) and "line 4" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("parts.py:Modell", ["'Modell'", "did you mean 'Model'"]),
+        ("absent.py:Model", ["absent.py", "cannot be read"]),
+        ("parts.py:HEAD", ["HEAD"]),
+    ],
+)
+def test_a_whole_model_that_is_not_there_is_one_line(
+    value: str, said: list[str], parts: Path
+) -> None:
+    text = STUDY.replace('mlp = ["dense", "paired"]', f'architecture = ["transformer", "{value}"]')
+    with pytest.raises(AblateError) as error:
+        planned(parts, text)
+    assert all(word in str(error.value) for word in said) and "\n" not in str(error.value)
+
+
+def test_a_mixer_of_ones_own_has_no_use_for_positions_of_scores() -> None:
+    assert small(mixer="pool").position == "none"
+    assert small(mixer="pool", position="table").position == "table"
+    with pytest.raises(AblateError, match="no scores for position = 'rotary'"):
+        small(mixer="pool", position="rotary")
+    assert small(mixer="pool", qkv="mlp", score="additive") == small(mixer="pool")
+
+
+# -- trials ----------------------------------------------------------------------------------------
+
+WRONG = {
+    "causality": "class X(nn.Module):\n    def forward(self, x):\n        return x.flip(-2)",
+    "gradients": (
+        "class X(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.unused = nn.Parameter(torch.ones(2))\n"
+        "    def forward(self, x):\n        return x + 0 * self.unused.sum()"
+    ),
+    "determinism": (
+        "class X(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.register_buffer('calls', torch.zeros(()))\n"
+        "    def forward(self, x):\n        self.calls += 1\n        return x"
+    ),
+    "shapes": "class X(nn.Module):\n    def forward(self, x):\n        return x[..., :3]",
+}
+WRONG["determinism, dropout"] = (
+    "class X(nn.Module):\n    def forward(self, x):\n"
+    "        return nn.functional.dropout(x, 0.5, self.training)"
+)
+
+
+def verdicts(factor: str, name: str) -> dict[str, str]:
+    return {one.what: one.verdict for one in tried(CATALOGUE[factor][name])}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_part_fails_the_trial_of_what_is_wrong(what: str) -> None:
+    text = f'{HEAD}\n@level("mixer", "wrong", meaning="wrong")\n{WRONG[what]}\n'
+    outside.use([of_text("wrong.py", text)])
+    found = verdicts("mixer", "wrong")
+    assert [one for one, verdict in found.items() if verdict == "FAILED"] == [what.split(",")[0]]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
+def test_a_right_part_passes_every_trial(case: dict[str, Any]) -> None:
+    factor, name = next(iter(case.items()))
+    found = verdicts(factor, name)
+    assert set(found.values()) == {"ok"} and len(found) == (1 if factor == "schedule" else 7)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "holds"), [("return 1 - step / steps", True), ("return 0 * step", False)]
+)
+def test_a_schedule_is_tried_by_training(schedule: str, holds: bool) -> None:
+    text = f'{HEAD}\n@level("schedule", "own", meaning="x")\ndef own(step, steps, warmup):\n'
+    outside.use([of_text("own.py", f"{text}    {schedule}\n")])
+    assert verdicts("schedule", "own") == {"training": "ok" if holds else "FAILED"}
+
+
+def test_an_optimiser_of_torch_is_the_same_as_ours_and_resumes() -> None:
+    of = [
+        config(precision="float64", steps=STEPS, optimiser=name, grad_clip=0.5)
+        for name in ("adamw", "torch-adamw")
+    ]
+    ours, theirs = (go([one]) for one in of)
+    torch.testing.assert_close(
+        members(theirs)[0]["embedding.weight"],
+        members(ours)[0]["embedding.weight"],
+        rtol=0,
+        atol=1e-9,
+    )
+    assert abs(ours.read(STEPS)[0] - theirs.read(STEPS)[0]).max() < 1e-9
+    begun = go([of[1]], 20)
+    rest = go([of[1]], 3)
+    rest.load_state(begun.state(), torch.tensor([0]))
+    rest.run(STEPS - 20, lambda: False)
+    assert torch.equal(rest.optimiser.weights, theirs.optimiser.weights)
+    assert sizes.alone(of[1]) and not sizes.alone(of[0])
+    assert verdicts("optimiser", "torch-adamw") == {"training": "ok"}
+
+
+def test_an_embedding_without_a_matrix_cannot_be_shared_with_the_head() -> None:
+    with pytest.raises(AblateError, match="embedding = 'factored' has no matrix"):
+        small(embedding="factored", tie_embeddings="tied")
+
+
+def test_a_part_that_packs_do_not_serve_is_no_failure() -> None:
+    assert verdicts("topology", "rezero") == dict.fromkeys(
+        ("shapes", "determinism", "causality", "gradients", "sizes", "learning"), "ok"
+    ) | {"packs": "alone"}

@@ -1,0 +1,98 @@
+"""docs/own-parts.md followed: a part is tried, planned, trained and reported without its file."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from cli_helpers import Run
+
+from ablate import outside
+from ablate.components import CATALOGUE
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "own-parts.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> dict[str, str]:
+    """Name of a file → its text, of the page's blocks that name one."""
+    found = re.findall(rf"```{language}\n# ([\w.]+)\n(.*?)```", PAGE, re.S)
+    return dict(found)
+
+
+@pytest.mark.timeout(300)
+def test_the_page_can_be_followed(ablate: Run, tmp_path: Path) -> None:
+    for name, text in (blocks("python") | blocks("toml")).items():
+        (tmp_path / name).write_text(text)
+    part = tmp_path / "my_parts.py"
+
+    # what the page shows of `ablate check` is what it prints
+    code, out, _ = ablate("check", "my_parts.py")
+    (shown,) = re.findall(r"\$ ablate check my_parts.py\n(.*?)```", PAGE, re.S)
+    without_hash = lambda text: re.sub(r"\(\w{12}\)", "", text).split()  # noqa: E731
+    assert code == 0 and without_hash(out) == without_hash(shown)
+
+    assert ablate("plan", "mine.toml")[0] == 0
+    code, out, _ = ablate("run", "mine.toml")
+    assert code == 0 and "mine: 4 complete" in out
+    again = ablate("run", "mine.toml")[1]
+    assert "mine 1/4" not in again  # nothing is trained twice
+    with sqlite3.connect("results/ablate.db") as connection:
+        ((text, about),) = connection.execute("SELECT text, about FROM code")
+    assert text == part.read_text() and json.loads(about)["levels"][0][:2] == [
+        "norm_kind",
+        "max-norm",
+    ]
+
+    # readers need neither the file nor its level
+    kept = part.read_text()
+    part.unlink()
+    outside.use(())
+    assert "max-norm" not in CATALOGUE["norm_kind"].names
+    code, out, _ = ablate("report", "mine")
+    assert code == 0 and "max-norm" in out
+    page = (tmp_path / "results" / "mine" / "report.md").read_text().replace("\\", "")
+    assert "gain · x / max |x|" in page  # in the table of levels
+    assert "my_parts.py (SHA-256" in page
+    shutil.copy("results/ablate.db", "other.db")
+    for command in (
+        ("status", "mine.toml"),
+        ("show", "3"),
+        ("query", "SELECT norm_kind, loss FROM runs"),
+        ("db", "merge", "other.db"),
+        ("db", "check"),
+        ("analyse", "mine"),
+        ("export", "mine", "-"),
+    ):
+        code, out, error = ablate(*command)
+        assert code == 0, (command, error)
+    assert "max-norm" not in CATALOGUE["norm_kind"].names
+    code, _, error = ablate("plan", "mine.toml")
+    assert code == 2 and error.count("\n") == 1 and "my_parts.py" in error
+
+    # an edited file: readers say which rows the older version made, and only those are made anew
+    part.write_text(f"{kept}# edited\n")
+    for command in (("status", "mine.toml"), ("report", "mine.toml"), ("plan", "mine.toml")):
+        out = " ".join(ablate(*command)[1].split())
+        assert "my_parts.py is another version now" in out, command
+        assert "2 runs of norm_kind=max-norm" in out, command
+    assert "mine: 4 complete" in ablate("run", "mine.toml")[1]
+    out = " ".join(ablate("status", "mine.toml")[1].split())
+    assert "another version" not in out and "2 runs by an earlier my_parts.py" in out
+    with sqlite3.connect("results/ablate.db") as connection:
+        ((runs,),) = connection.execute("SELECT count(*) FROM run")
+    assert runs == 6  # the baseline was not trained again
+
+
+@pytest.mark.timeout(300)
+def test_the_example_runs_at_tiny_size(ablate: Run) -> None:
+    code, out, _ = ablate("check", str(ROOT / "studies" / "own_parts.py"))
+    assert code == 0 and "\n  alone" not in out
+    code, out, error = ablate("run", "own-parts", "--size", "tiny")
+    assert code == 0 and "own-parts-tiny: 8 complete" in out, error
+    code, out, _ = ablate("query", "SELECT DISTINCT norm_p FROM runs WHERE norm_kind = 'p-norm'")
+    assert code == 0 and "2.0" in out

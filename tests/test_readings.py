@@ -1,0 +1,129 @@
+"""What a training script reports: lines and files, as other projects write them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from pathlib import Path
+
+from cli_helpers import python
+
+from ablate.readings import Curves, Files, Lines, Reading, read
+
+
+def test_lines_of_json_have_the_step_that_they_name() -> None:
+    lines = Lines()
+    assert lines.read('{"step": 3, "loss": 1.5, "note": "x", "ok": true, "version": "2"}') == (
+        3,
+        {"loss": 1.5},
+    )
+    assert lines.read('{"accuracy": 0.5}') == (3, {"accuracy": 0.5})  # of the last step
+    assert lines.read('{"epoch": 2, "global_step": 10, "loss": 1}') == (
+        10,
+        {"epoch": 2.0, "loss": 1.0},
+    )
+    for text in ("loss: 1.5", '{"loss": 1.5', "[1, 2]", '{"text": "a"}', "{}", ""):
+        assert lines.read(text) is None
+    reading = lines.read('{"step": 11, "loss": NaN}')
+    assert reading is not None and math.isnan(reading.values["loss"])
+
+
+def test_records_without_any_step_are_counted() -> None:
+    lines = Lines()
+    found = [lines.read(json.dumps({"loss": loss})) for loss in (3.0, 2.0, 1.0)]
+    assert [one and one.step for one in found] == [1, 2, 3]
+
+
+def test_patterns_are_found_within_lines() -> None:
+    lines = Lines(
+        [
+            r"step (?P<step>\d+): train loss (?P<train_loss>[\d.]+), val loss (?P<val_loss>\S+)",
+            r"iter (?P<iter>\d+): loss (?P<loss>[\d.]+)",
+        ]
+    )
+    assert lines.read("step 20: train loss 3.31, val loss 3.36") == (
+        20,
+        {"train_loss": 3.31, "val_loss": 3.36},
+    )
+    assert lines.read("iter 21: loss 3.2, time 5.00ms") == (21, {"loss": 3.2})
+    found = lines.read("step 40: train loss 3.31, val loss nan")
+    assert found is not None and math.isnan(found.values["val_loss"])
+
+
+def test_files_are_read_by_their_names(tmp_path: Path) -> None:
+    # as Lightning's CSVLogger writes them: a row has some of the columns
+    (tmp_path / "metrics.csv").write_text(
+        "epoch,step,train_loss,val_loss\n0,4,1.5,\n0,9,,1.25\n1,9,1.0,"
+    )
+    assert list(read(tmp_path / "metrics.csv")) == [
+        (4, {"epoch": 0.0, "train_loss": 1.5}),
+        (9, {"epoch": 0.0, "val_loss": 1.25}),  # the last row is not yet whole
+    ]
+    state = {"epoch": 2.0, "log_history": [{"step": 5, "loss": 2.5, "epoch": 1.0}, {"step": 9}]}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+    assert list(read(tmp_path / "trainer_state.json")) == [(5, {"loss": 2.5, "epoch": 1.0})]
+    (tmp_path / "half.json").write_text(json.dumps(state)[:-5])
+    assert list(read(tmp_path / "half.json")) == []
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 2}\n{"step": 2, "lo')
+    assert list(read(tmp_path / "log.jsonl")) == [(1, {"loss": 2.0})]
+
+
+# written by tensorboard 2.21: simple_value, tensors of float32 and float64, and a text
+EVENTS = (
+    "SAAAAAAAAAD+kkidCf7ORILcwtpBGg1icmFpbi5FdmVudDoyUi4KLHRlbnNvcmJvYXJkLnN1bW1hcnkud3JpdGVy"
+    "LmV2ZW50X2ZpbGVfd3JpdGVyTijE5yoAAAAAAAAAro2R9QkAAAAAAAD4PxABKh0KDwoIdmFsL2xvc3MVAAAgQAoK"
+    "CgNhY2MVAACAPnS3KL8mAAAAAAAAAHNP4wAJAAAAAAAABEAQrAIqGAoWCgh2YWwvbG9zc0IKCAESACoEAACgP4Gy"
+    "FPgqAAAAAAAAAK6NkfUJAAAAAAAABEAQrQIqHAoaCgh2YWwvbG9zc0IOCAISADIIAAAAAAAA6D+sYglMIwAAAAAA"
+    "AACwn3dDCQAAAAAAAARAEK4CKhUKEwoEdGV4dEILCAcSBBICCAFCAWHHJx3X"
+)
+
+
+def test_events_of_tensorboard_are_read_up_to_a_torn_record(tmp_path: Path) -> None:
+    path = tmp_path / "events.out.tfevents.1.host"
+    path.write_bytes(base64.b64decode(EVENTS))
+    expected = [
+        (1, {"val/loss": 2.5, "acc": 0.25}),
+        (300, {"val/loss": 1.25}),
+        (301, {"val/loss": 0.75}),
+    ]
+    assert list(read(path)) == expected
+    path.write_bytes(base64.b64decode(EVENTS)[:-70])
+    assert list(read(path)) == expected[:2]
+
+
+def test_files_that_appear_and_grow_are_read_again(tmp_path: Path) -> None:
+    files = Files(tmp_path, ["**/*.jsonl"])
+    assert list(files.read()) == []
+    log = tmp_path / "version_0" / "log.jsonl"
+    log.parent.mkdir()
+    log.write_text('{"step": 1, "loss": 2}\n')
+    assert list(files.read()) == [(1, {"loss": 2.0})]
+    assert list(files.read()) == []
+    with log.open("a") as file:
+        file.write('{"step": 2, "loss": 1}\n')
+    assert [one.step for one in files.read()] == [1, 2]
+
+
+def test_curves_keep_the_last_value_of_a_step() -> None:
+    curves = Curves()
+    for reading in (
+        Reading(1, {"a": 1.0}),
+        Reading(2, {"a": 2.0, "b": 3.0}),
+        Reading(1, {"a": 1.0}),
+    ):
+        curves.add(reading)
+    assert sorted(curves.take()) == [([1, 2], {"a": [1.0, 2.0]}), ([2], {"b": [3.0]})]
+    curves.add(Reading(2, {"a": 2.0}))
+    assert list(curves.take()) == []
+    curves.add(Reading(1, {"a": 5.0}))
+    assert list(curves.take()) == [([1], {"a": [5.0]})] and curves.last == 2
+
+
+def test_log_writes_only_within_a_run(tmp_path: Path) -> None:
+    code = "import ablate\nablate.log(3, loss=0.5, acc=1)\nablate.log(4, loss=float('nan'))"
+    file = tmp_path / "log.jsonl"
+    assert python(code, cwd=tmp_path).returncode == 0 and list(tmp_path.iterdir()) == []
+    assert python(code, cwd=tmp_path, ABLATE_METRICS=str(file)).returncode == 0
+    first, second = read(file)
+    assert first == (3, {"loss": 0.5, "acc": 1.0}) and math.isnan(second.values["loss"])

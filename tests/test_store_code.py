@@ -1,0 +1,102 @@
+"""Code of runs: kept with the study in every version, counted, merged, thinned and forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from store_plans import do_all, fresh, plan_of, rows
+
+from ablate import outside
+from ablate.code import Code, of_text
+from ablate.store import Database, code, forget, merge, owners, register
+from ablate.store.thin import thin
+
+HOME = Path.home()
+TEXT = """
+from ablate import level
+
+@level("topology", "mine", meaning="y = x + A(x) + M(x)")
+def mine(x, A, M, P1, P2):
+    return x + A(x) + M(x)
+"""
+FIRST = of_text("parts.py", f"# {HOME}/work{TEXT}")
+SECOND = of_text("parts.py", f"# later{TEXT}")
+MINE = "topology=mine"
+
+
+@pytest.fixture(autouse=True)
+def no_levels_left() -> Iterator[None]:
+    yield
+    outside.use(())
+
+
+def trained(db: Database, source: Code, name: str = "wiring") -> None:
+    """Train a study of a level of this code, with two seeds."""
+    used = outside.use([source])
+    plan = replace(plan_of(name, ("serial", "mine")), code=used)
+    with owners.Owner.here(db) as owner:
+        do_all(db, register.register(db, plan), owner)
+
+
+def told(db: Database, study: str = "wiring") -> list[tuple[str, bool, dict[str, int], int]]:
+    return [(one.code.version, one.active, one.cells, one.left) for one in code.made(db, study)]
+
+
+def test_runs_of_every_version_are_counted(db: Database) -> None:
+    trained(db, FIRST)
+    assert told(db) == [(FIRST.version, True, {MINE: 2}, 0)]
+    (kept,) = code.made(db, "wiring")
+    assert kept.code.text == FIRST.text
+    assert kept.code.about == {"levels": [["topology", "mine", "y = x + A(x) + M(x)", ""]]}
+    trained(db, SECOND)
+    assert told(db) == [(FIRST.version, False, {}, 2), (SECOND.version, True, {MINE: 2}, 0)]
+    trained(db, FIRST)  # as it was: nothing is trained again
+    assert told(db) == [(FIRST.version, True, {MINE: 2}, 0), (SECOND.version, False, {}, 2)]
+    assert rows(db.path, "SELECT count(*) FROM run") == [(6,)]
+
+
+def test_merging_keeps_every_version_and_the_later_plan(tmp_path: Path) -> None:
+    other = of_text("parts.py", f"# elsewhere{TEXT}")
+    with fresh(tmp_path / "a.db") as a, fresh(tmp_path / "b.db") as b:
+        trained(a, FIRST)
+        trained(a, SECOND)  # revision 2
+        trained(b, other)
+        for one, two in ((a, b), (b, a)):
+            merge.merge(one, two)
+        assert sorted(map(repr, told(a))) == sorted(map(repr, told(b)))
+        assert {version: (active, left) for version, active, _, left in told(a)} == {
+            FIRST.version: (False, 2),
+            SECOND.version: (True, 0),
+            other.version: (False, 2),
+        }
+        before = told(a)
+        assert merge.merge(a, b).studies == 0 and told(a) == before
+
+
+def test_thinning_takes_folders_of_users_out(db: Database) -> None:
+    trained(db, replace(FIRST, name=f"{HOME}/work/parts.py"))
+    thin(db, 20)
+    ((name, text),) = rows(db.path, "SELECT name, text FROM code")
+    assert name == "…/parts.py" and text.startswith("# ~/work\n")
+    label = f'["…/parts.py@{FIRST.version}"]'
+    assert rows(db.path, "SELECT DISTINCT code FROM runs WHERE topology = 'mine'") == [(label,)]
+    assert told(db)[0][2] == {MINE: 2}
+    assert thin(db, 20).private == 0
+
+
+def test_forgetting_a_study_takes_runs_of_its_earlier_code_along(db: Database) -> None:
+    trained(db, FIRST)
+    trained(db, SECOND)
+    with owners.Owner.here(db) as owner:  # shares the baseline
+        do_all(db, register.register(db, plan_of("other")), owner)
+    gone = forget.part(db, "wiring")
+    assert gone.rows["runs"] == 4 and gone.shared == 2
+    forget.forget(db, "wiring")
+    assert rows(db.path, "SELECT count(*) FROM code") == [(0,)]
+    assert rows(db.path, "SELECT fields ->> 'topology', count(*) FROM run GROUP BY 1") == [
+        ("parallel", 2),
+        ("serial", 2),
+    ]
