@@ -4,11 +4,12 @@ from ablate.launch import worker
 
 
 def with_short_intervals() -> worker.Trainer:
+    from ablate.launch.trainer import TorchTrainer
     from ablate.train import engine
 
     engine.BLOCK_SECONDS = 0.02
     engine.CHECKPOINT_SECONDS = 0.1
-    return worker.torch_trainer()
+    return TorchTrainer()
 
 
 if __name__ == "__main__":

@@ -171,10 +171,9 @@ def test_a_worker_whose_main_thread_hangs_is_replaced(
     monkeypatch.setattr(pool, "STALL", 1.0)
     plan, path = small_plan(tmp_path, [1e-3], steps=60), tmp_path / "a.db"
     assert launch(plan, path)[0].counts == {"complete": 1}
-    assert rows(path, "SELECT status, error FROM attempt ORDER BY n") == [
-        ("dead", "its worker made no progress for 1 s and was killed"),
-        ("complete", None),
-    ]
+    dead, complete = rows(path, "SELECT status, error FROM attempt ORDER BY n")
+    assert dead[0] == "dead" and "its worker made no progress for " in dead[1]
+    assert complete == ("complete", None)
     assert rows(path, "SELECT count(*) FROM metric") == [(2 * 60,)]
     (first,) = rows(path, "SELECT journal FROM attempt WHERE n = 1")[0]
     beats = [event["done"] for event in read(tmp_path / "a.journals" / first)[0] if "done" in event]

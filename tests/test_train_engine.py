@@ -400,13 +400,13 @@ def test_progress_is_told_by_steps_and_by_parts_of_evaluations(
     evaluation = Evaluation(points=3, tokens=256)
     job = Job((run_of(config()),), evaluation, checkpoint=tmp_path / "c.pt")
     engine.train(job, context, text())
-    assert not any(long for _, _, long in emitted) and emitted[0][0] == "start"
+    assert emitted[0] == ("start", 0, True), "the first step may take long"
+    assert not any(long for _, _, long in emitted[1:])
     points = [done for event, done, _ in emitted if event == "metrics"]
     assert points[-1] - points[0] >= 29, "steps"
     assert len(parts) > 9 and len({done for done, _ in parts}) == len(parts), "each moves it on"
     assert not any(long for _, long in parts)
     assert saving and all(saving)
-    assert progress.long, "until the next job's first step"
 
 
 def test_checkpoints_come_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

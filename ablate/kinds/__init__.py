@@ -84,8 +84,8 @@ class Progress:
     ends a worker whose job stands still.
 
     Attributes:
-        done: Steps, windows of evaluations and events so far; grows while the job gets on.
-        long: Whether it does one long thing, such as its set-up or a checkpoint.
+        done: Steps and parts of evaluations so far; grows while the job gets on.
+        long: Whether it does one long thing: its set-up, its first step or a checkpoint.
     """
 
     done: int = 0
@@ -97,14 +97,12 @@ class Progress:
 
     @contextmanager
     def during(self, long: bool) -> Iterator[None]:
-        """Set `long` for a while; entering and leaving counts as progress."""
+        """Set `long` for a while."""
         before, self.long = self.long, long
-        self.advance()
         try:
             yield
         finally:
             self.long = before
-            self.advance()
 
 
 @dataclass(frozen=True)

@@ -73,9 +73,8 @@ class Active:
         begun: Whether it has reached its first step.
         done: `ablate.kinds.Progress.done`, as its worker last told it.
         long: `ablate.kinds.Progress.long`, likewise.
-        still: Seconds since `done` grew.
-        steps: What `done` grew by while it was not `long`.
-        seconds: Seconds in which it did so.
+        still: Seconds since it last moved: since an event, or since `done` or `long` changed.
+        longest: Most seconds that it stood still between two moves, from its first step on.
         hung: Why it was killed, if it was silent or stood still for too long.
     """
 
@@ -87,19 +86,19 @@ class Active:
     done: int = 0
     long: bool = True
     still: float = 0.0
-    steps: int = 0
-    seconds: float = 0.0
+    longest: float = 0.0
     hung: str = ""
 
     def told(self, event: Event) -> None:
         """Note what an event says about its progress."""
         self.heard, self.silent = True, 0.0
+        done, long = event.get("done", self.done), event.get("long", self.long)
+        if event["event"] != "heartbeat" or (done, long) != (self.done, self.long):
+            # while it is long only the first step counts
+            if self.begun and (not self.long or not self.longest):
+                self.longest = max(self.longest, self.still)
+            self.done, self.long, self.still = done, long, 0.0
         self.begun |= event["event"] == "start"
-        if (done := event.get("done", 0)) > self.done:
-            if not self.long:
-                self.steps += done - self.done
-                self.seconds += self.still
-            self.done, self.long, self.still = done, event["long"], 0.0
 
     def hangs(self, lease: float) -> str:
         """Return why it is to be killed; "" if it is not.
@@ -110,9 +109,7 @@ class Active:
         limit = lease if self.heard else START
         if self.silent > limit:
             return f"its worker sent no heartbeat for {limit:g} s and was killed"
-        limit = STALL_LONG
-        if self.steps and not self.long:
-            limit = max(STALL, STALL_STEPS * self.seconds / self.steps)
+        limit = STALL_LONG if self.long else max(STALL, STALL_STEPS * self.longest)
         if self.still > limit:
             return f"its worker made no progress for {limit:.0f} s and was killed"
         return ""

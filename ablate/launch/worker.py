@@ -142,7 +142,6 @@ class Attempt:
         with self._lock:
             self._journal.append(event, **values)
             self.ended = event == "end"
-        self._progress.advance()
 
     def beat(self) -> None:
         """Write a heartbeat, unless the run has ended."""

@@ -58,7 +58,7 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
         compiled.prepare(configs[0].steps, job.compile, shared=context.shared)
         advance = context.progress.advance
         evaluator = Evaluator(compiled.step, configs, job.evaluation, tokens, job.sources, advance)
-        with context.device_lock, context.progress.during(long=False):
+        with context.device_lock:
             Training(compiled, configs, evaluator, job, context).run()
 
 
@@ -91,8 +91,7 @@ class Training:
         """Train to the end, until the last member diverges, or until `stop()`."""
         step = self.step
         if self.resume:
-            with self.progress.during(long=True):
-                self._resume(self.resume)
+            self._resume(self.resume)
         for emit in self.emit:
             emit(
                 "start",
@@ -142,6 +141,7 @@ class Training:
             elapsed = time.perf_counter() - begun
             self.seconds += elapsed
             self.progress.advance(made)
+            self.progress.long = False
             self.compiled.pace = elapsed / made
             points = self.meter.add(first, rows)
             for k in self.living:
