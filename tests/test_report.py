@@ -539,7 +539,7 @@ def test_all_diverged(tmp_path: Path) -> None:
         "parallel cannot be compared with serial: both pairs are lost: parallel diverged with seeds"
         " 0 and 1; serial diverged with seeds 0 and 1." in text
     )
-    assert "2 of 2 pairs" not in text  # said once
+    assert "failed in 2 of 2 pairs (100%, 95% Wilson interval 34% to 100%)" in text
 
 
 @pytest.mark.usefixtures("svg_only")
