@@ -246,6 +246,7 @@ class Curves:
         self.points: dict[str, dict[int, float]] = {}
         self.last = 0
         self._new: dict[str, dict[int, float]] = {}
+        self._lost: dict[str, set[int]] = {}  # series → steps with a value that is not finite
 
     def add(self, reading: Reading) -> None:
         """Add numbers; a step that a series has already gets the new one."""
@@ -255,7 +256,13 @@ class Curves:
             if old is None or not (old == value or (math.isnan(old) and math.isnan(value))):
                 of[reading.step] = value
                 self._new.setdefault(name, {})[reading.step] = value
+                lost = self._lost.setdefault(name, set())
+                (lost.discard if math.isfinite(value) else lost.add)(reading.step)
         self.last = max(self.last, reading.step)
+
+    def first_lost(self, name: str) -> int | None:
+        """Return the first step at which a series is not finite, if there is one."""
+        return min(self._lost.get(name, ()), default=None)
 
     def take(self) -> Iterator[tuple[list[int], dict[str, list[float]]]]:
         """Yield what was added since the last call: steps, and series with a value at each."""

@@ -213,13 +213,13 @@ def _time(plan: Plan, done: frozenset[str], learnt: dict[str, float]) -> Iterato
 
     from ablate.launch import packs
 
-    runs = {one.run.key: one.cell for one in (*plan.runs, *plan.later)}
-    left = [cell for key, cell in runs.items() if key not in done]
     if not plan.study.command:
         return
     if not learnt:
         yield "How long a run takes is known once one has ended"
         return
+    runs = {one.run.key: one.cell for one in (*plan.runs, *plan.later)}
+    left = [cell for key, cell in runs.items() if key not in done]
     seconds = sum(learnt.get(cell, fmean(learnt.values())) for cell in left)
     try:
         n = len(packs.worker_slots(plan, packs.find_devices(plan, "auto")))

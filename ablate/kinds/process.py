@@ -122,12 +122,8 @@ def train(job: Job, context: Context) -> None:
         (out / STATE).unlink(missing_ok=True)
     else:
         _keep_state(out, settings, curves, before)
-    lost = [
-        step
-        for step, value in curves.points.get(settings.metric, {}).items()
-        if not math.isfinite(value)
-    ]
-    last = min(lost) if status == "diverged" else curves.last
+    lost = curves.first_lost(settings.metric)
+    last = lost if status == "diverged" and lost is not None else curves.last
     emit("end", status=status, step=last, error=error, device_seconds=seconds)
 
 
@@ -158,7 +154,7 @@ def _follow(
                 curves.add(reading)
             _report(curves, emit)
             due = time.monotonic() + READ
-        if any(not math.isfinite(one) for one in curves.points.get(settings.metric, {}).values()):
+        if curves.first_lost(settings.metric) is not None:
             script.stop()
             raise Ended("diverged", "")
         if ended:
