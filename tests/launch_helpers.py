@@ -26,12 +26,7 @@ from ablate.study_run import Outcome, run_study
 
 HERE = Path(__file__).parent
 
-STUDY = """
-name = "stub"
-question = "Does the launcher lose or double anything?"
-metric = "loss"
-design = "grid"
-seeds = {seeds}
+SMALLEST = """
 [base]
 n_layer = 1
 d_model = 8
@@ -42,8 +37,16 @@ tokens = {tokens}
 [eval]
 tokens = 512
 points = 2
+"""
+STUDY = f"""
+name = "stub"
+question = "Does the launcher lose or double anything?"
+metric = "loss"
+design = "grid"
+seeds = {{seeds}}
+{SMALLEST}
 [factors]
-lr = {lrs}
+lr = {{lrs}}
 """
 
 

@@ -72,7 +72,7 @@ def test_workers_that_share_a_gpu_train_one_at_a_time(timed: list[list[RunConfig
     assert not on_cpu.estimated and on_cpu.start == 0 and on_cpu.side_by_side == 4
 
 
-def test_long_runs_are_foretold_as_they_are_compiled(
+def test_the_forecast_of_long_runs_is_that_of_compiled_steps(
     timed: list[list[RunConfig]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Faster than eager steps, but never than their matrix products; short runs stay eager."""
@@ -80,18 +80,18 @@ def test_long_runs_are_foretold_as_they_are_compiled(
     made = plan(parse(STUDY, Path("t.toml")))
     flops = {cell.label: sizes.train_flops(cell.config) / cell.config.tokens for cell in made.cells}
 
-    def foretold(study: str, ceiling: float) -> Forecast:
+    def measured(study: str, ceiling: float) -> Forecast:
         monkeypatch.setattr(forecast, "product_speed", lambda *of: ceiling)
         return forecast.measure(plan(parse(study, Path("t.toml"))), [GPU], lambda done: None)
 
-    fast, slow = foretold(STUDY, 1e20), foretold(STUDY, 3e6 * max(flops.values()))
+    fast, slow = measured(STUDY, 1e20), measured(STUDY, 3e6 * max(flops.values()))
     for cell in made.cells:
         eager = {"serial": 2e6, "parallel": 4e6}[cell.config.topology]
         assert fast.tokens_per_second[cell.label] > 2 * eager
         assert eager <= slow.tokens_per_second[cell.label] < fast.tokens_per_second[cell.label]
         assert slow.tokens_per_second[cell.label] <= max(eager, 3e6)
     assert fast.estimated and fast.start > 30
-    short = foretold(STUDY.replace("10_000_000_000", "1_000_000"), 1e20)
+    short = measured(STUDY.replace("10_000_000_000", "1_000_000"), 1e20)
     assert set(short.tokens_per_second.values()) == {2e6, 4e6}
     assert not short.estimated and short.start < fast.start
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from launch_helpers import HERE, STUDY, Launcher, content, rows, wait_for, workers
+from launch_helpers import HERE, SMALLEST, STUDY, Launcher, content, rows, wait_for, workers
 
 KILLS, CHUNKS = 100, 10  # of all chunks, for one launcher and for two
 MOST_LINES = 120  # that the journals grow by before the next kill; a run writes about 60
@@ -26,20 +26,11 @@ MOST_LINES = 120  # that the journals grow by before the next kill; a run writes
 EARLY, EARLY_SECONDS = (0.2, 5.0)
 LEASE = 6.0  # seconds, of launchers that believe to be on two hosts
 TARGETS = ("launcher", "worker", "both")
-TUNED = """
+TUNED = f"""
 name = "stub"
 question = "Does a kill lose, double or change anything?"
-seeds = {{ pilot = 2, resolution = 0.02, max = 6 }}
-[base]
-n_layer = 1
-d_model = 8
-n_head = 1
-n_ctx = 8
-batch_tokens = 64
-tokens = {tokens}
-[eval]
-tokens = 512
-points = 2
+seeds = {{{{ pilot = 2, resolution = 0.02, max = 6 }}}}
+{SMALLEST}
 [factors]
 topology = ["serial", "parallel"]
 [tune]

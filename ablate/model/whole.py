@@ -44,7 +44,7 @@ class Whole(nn.Module):
         return self.features(tokens)
 
     def features(self, tokens: Tensor, starts: Tensor | None = None, pieces: Any = None) -> Tensor:
-        """Return the logits: the model has no features that are told apart from them."""
+        """Return the logits: they are the only features of the model."""
         logits = self.model.call("forward", tokens)
         shape = (*tokens.shape, self.config.n_vocab)
         return self.model.checked(logits, shape, logits)
