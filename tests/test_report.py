@@ -400,6 +400,7 @@ addEventListener("load", () => setTimeout(() => {
   const shape = (e) => [Math.round(box(e).width), Math.round(box(e).height), e.checkVisibility()];
   seen.figures = [...document.querySelectorAll("figure svg")].map(shape);
   seen.tables = [...document.querySelectorAll("table")].map(shape);
+  seen.names = [...document.querySelectorAll("table")].map((one) => one.id.slice(6));
   seen.sorted = [...document.querySelectorAll("table")].map((one) => {
     const rows = () => [...one.tBodies[0].rows].map((row) => row.textContent).sort().join();
     const before = rows();
@@ -469,7 +470,8 @@ def test_the_page_in_chromium(
         seen["figures"]
     )
     assert seen["cut"] == []
-    assert len(seen["tables"]) >= 8
+    expected = ("effects", "levels", "cells", "cost", "setting", "troubles", "runs")
+    assert seen["names"] == list(expected)
     assert all(wide > 250 and high > 50 and visible for wide, high, visible in seen["tables"]), (
         seen["tables"]
     )
