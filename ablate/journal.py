@@ -13,6 +13,7 @@ line without it. Journals of earlier versions have none.
 | final | values: [[name, at, float]] |
 | windows | name, at, tokens; layout and losses as `ablate.windows` packs them, in base64 |
 | checkpoint | step, path |
+| weights | keep (final, best), step, path: the name of a file in the database's folder of weights |
 | end | status (complete, diverged, failed, oom, timeout, stopped), step, error, device_seconds,
         peak_bytes, time |
 

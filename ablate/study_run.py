@@ -8,7 +8,7 @@ from ablate import tune
 from ablate.launch.executor import Executor
 from ablate.launch.pool import Outcome, WorkerPool
 from ablate.plan import Plan
-from ablate.store import Database, status
+from ablate.store import Database, runs, status
 
 __all__ = ["Outcome", "run_study"]
 
@@ -41,9 +41,13 @@ def run_study(
     study, console = plan.study, console or Console()
     stages = tune.stages(plan, db, replace=replace)
     # The first stage is asked for before anything starts: it registers the plan, which may fail.
-    stage = next(stages, None)
+    first = next(stages)
     with WorkerPool(executor, db, study.name, study.metric, console, fail_fast=fail_fast) as pool:
+        if again := runs.unkept(db, first.plan):
+            pool.say(f"{study.name}: {runs.without_weights(again)}")
+        stage: tune.Stage | None = first
         while stage:
+            newest = stage.plan
             for decision in stage.decided:
                 pool.say(f"{study.name}: {tune.describe(decision)}")
             stage = next(stages, None) if pool.run(stage.plan, stage.study_id) else None
@@ -51,4 +55,6 @@ def run_study(
     if outcome.exit_code < 128:
         for sentence in status.waiting(db, study.name):
             pool.say(f"{study.name}: {sentence}")
+        if lacking := runs.unkept(db, newest):
+            pool.say(f"{study.name}: {runs.without_weights(lacking)}")
     return outcome

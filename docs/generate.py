@@ -27,6 +27,7 @@ from ablate.study.tables import (
     FitTable,
     MatchTable,
     ReportTable,
+    RunTable,
     SeedsTable,
     TuneTable,
 )
@@ -179,6 +180,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "crossed": lambda: keys(CrossedTable),
     "command": lambda: keys(CommandTable),
     "match": lambda: keys(MatchTable),
+    "run": lambda: keys(RunTable),
     "tune": lambda: keys(TuneTable),
     "fit": lambda: keys(FitTable),
     "report": lambda: keys(ReportTable),

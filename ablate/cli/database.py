@@ -138,6 +138,7 @@ def merge(
         echo(
             f"{ours.path}: {brought.studies} studies new or changed, {brought.runs} runs new,"
             f" {brought.renewed} runs updated"
+            + (f", {brought.weights} files of weights copied" if brought.weights else "")
         )
 
 

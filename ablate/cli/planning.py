@@ -90,7 +90,7 @@ def plan(
             " its runs have ended"
         )
     speed = _speed(flops) if flops else None
-    planned, done = _with_decisions(opened, db)
+    planned, done, unkept = _with_decisions(opened, db)
     forecast, slots = None, list["Device"]()
     if device:
         slots = _slots(planned, device)
@@ -110,6 +110,7 @@ def plan(
         *_labels(planned),
         *_stages(planned, done),
         *_costs(planned, cost, forecast, how),
+        *_weights(planned, cost, unkept),
         *_time(planned, done, learnt),
         *fit(planned, slots),
         *_slow(planned, forecast),
@@ -143,19 +144,23 @@ def _edited(plan: Plan, file: str, db: str | None) -> Iterator[str]:
                 )
 
 
-def _with_decisions(plan: Plan, db: str | None) -> tuple[Plan, frozenset[str]]:
-    """The plan with the decisions in the database, and the keys of its runs that are done."""
+def _with_decisions(plan: Plan, db: str | None) -> tuple[Plan, frozenset[str], frozenset[str]]:
+    """The plan with the decisions in the database; the keys of its runs that are done, and of those
+    that would be but for weights that are not kept.
+    """
     from ablate.cli.database import existing
 
     if (database := existing(db)) is None:
-        return plan, frozenset()
+        return plan, frozenset(), frozenset()
     from ablate import tune
     from ablate.store import register, runs
 
     with database:
         decided = tune.learn(register.as_measured(database, plan), database).plan
         planned = [one.run for one in decided.runs]
-        return decided, runs.done(database, planned, decided.study.evaluation)
+        done = runs.done(database, planned, decided.study.evaluation)
+        unkept = done & runs.unkept(database, decided)
+        return decided, done - unkept, unkept
 
 
 def _how(forecast: Forecast | None, speed: float | None) -> str:
@@ -420,6 +425,18 @@ def _costs(plan: Plan, price: Price, forecast: Forecast | None, how: str) -> Ite
     on_gpu = forecast is not None and forecast.device.startswith("cuda")
     most = "" if on_gpu else f", at most {known(price.memory, memory)} per run"
     yield f"In all: {each}{compared} runs{tuning}{same}, {size}{most}{left_out}{time}"
+
+
+def _weights(plan: Plan, cost: Price, unkept: frozenset[str]) -> Iterator[str]:
+    """How much disk the weights take that are kept, and which runs are trained again for them."""
+    n, size = cost.weights
+    if n:
+        of = "at the end" if plan.study.keep == "final" else "with the lowest held-out loss"
+        yield f"Weights: those {of} of {n:,} runs are kept, {memory(size)} in all"
+    if unkept:
+        from ablate.store.runs import without_weights
+
+        yield without_weights(unkept)
 
 
 def fit(plan: Plan, slots: Sequence[Device]) -> Iterator[str]:

@@ -59,6 +59,10 @@ class Job:
             that is done first. A CPU always works eagerly.
         settings: What the study says of its runs besides their fields, as JSON values; no part of
             a run's key.
+        weights: A file for the weights of each run, None for a run whose weights are not kept; ()
+            where none are.
+        best: Whether the weights of the evaluation with the lowest held-out loss are kept, not the
+            last.
         folder: A folder of its first run, the same for every attempt.
         log: File for what the training prints.
     """
@@ -74,6 +78,8 @@ class Job:
     recompute: bool = False
     compile: str = "auto"
     settings: Mapping[str, Any] = field(default_factory=dict)
+    weights: tuple[Path | None, ...] = ()
+    best: bool = False
     folder: Path | None = None
     log: Path | None = None
 

@@ -39,4 +39,5 @@ def decode(line: bytes) -> tuple[int, Job, list[Path]]:
     message["evaluation"] = Evaluation(**message["evaluation"])
     for name in ("checkpoint", "resume", "folder", "log"):
         message[name] = message[name] and Path(message[name])
+    message["weights"] = tuple(path and Path(path) for path in message["weights"])
     return handle, Job(**message), list(journals)

@@ -233,7 +233,7 @@ class WorkerPool:
             return True
         # Counted before candidates are listed: a run whose owner ends in between is one of them.
         running = status.survey(self._db, self._study_id).running
-        waiting = candidates(self._db, self._study_id, self._owner)
+        waiting = candidates(self._db, self._study_id, self._owner, self._plan.study.keep)
         more = not self._scheduler.done(waiting, running)
         some = any(run.checkpoint for run in waiting)
         checkpoints = status.checkpoints(self._db, self._study_id) if some else {}
@@ -246,7 +246,8 @@ class WorkerPool:
 
     def _submit(self, pack: Pack) -> None:
         by_id = {run.run_id: run for run in pack.runs}
-        claims = claim(self._db, self._study_id, self._owner, list(by_id))
+        keep = self._plan.study.keep
+        claims = claim(self._db, self._study_id, self._owner, list(by_id), keep)
         if not claims:
             return  # another launcher was quicker
         first = claims[0]
@@ -265,6 +266,8 @@ class WorkerPool:
             micro_batch=pack.size.micro_batch,
             recompute=pack.size.recompute,
             settings=self._plan.settings,
+            weights=self._weights(pack),
+            best=self._plan.study.keep == "best",
             folder=self._db.outputs / first.run.key[:12],
             log=first.journal.with_suffix(".log"),
         )
@@ -275,6 +278,15 @@ class WorkerPool:
         self._jobs[handle] = Active(pack, attempts)
         for each, run in attempts.values():
             self._show_begin(each, run, pack)
+
+    def _weights(self, pack: Pack) -> tuple[Path | None, ...]:
+        """Return the files for weights of its runs; tuning runs keep none."""
+        if (keep := self._plan.study.keep) == "none":
+            return ()
+        return tuple(
+            self._db.weights_of(one.run.key, keep) if one.role == "compare" else None
+            for one in pack.runs
+        )
 
     def _show_begin(self, each: Claim, run: Candidate, pack: Pack) -> None:
         tune = self._plan.study.tune

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ablate.plan.model import Plan
+from ablate.plan.model import Plan, PlannedRun
 
 T = TypeVar("T")
 
@@ -26,6 +26,7 @@ class Price:
         tokens: Tokens trained on.
         flops: FLOPs of training.
         memory: Bytes that the largest run takes when it is trained alone.
+        weights: Models whose weights are kept, and the bytes of these.
         pairs: Seeds, which is pairs a contrast, of the cell that has fewest: the pilot's, before
             its noise is known.
         largest_family: Contrasts that are corrected together, at most.
@@ -37,6 +38,7 @@ class Price:
     tokens: int | None
     flops: float | None
     memory: int | None
+    weights: tuple[int, int]
     pairs: int
     largest_family: int
 
@@ -58,11 +60,24 @@ def price(plan: Plan) -> Price:
         tokens=sum(tokens) if tokens else None,
         flops=math.fsum(flops) if flops else None,
         memory=max(_known(cost.bytes for cost in costs), default=None),
+        weights=_weights(plan, planned),
         pairs=min(Counter(run.cell for run in planned if run.role == "compare").values()),
         largest_family=len(plan.contrasts)
         if plan.study.reporting.correction == "study"
         else max(Counter(contrast.family for contrast in plan.contrasts).values(), default=0),
     )
+
+
+def _weights(plan: Plan, planned: Sequence[PlannedRun]) -> tuple[int, int]:
+    """Return the models whose weights are kept, and the bytes of these."""
+    if plan.study.keep == "none":
+        return 0, 0
+    by_cell = {
+        cell.label: (cell.cost.params or 0) * cell.config.part("precision").stream
+        for cell in plan.cells
+    }
+    kept = {one.run.key: by_cell[one.cell] for one in planned if one.role == "compare"}
+    return len(kept), sum(kept.values())
 
 
 def _known(values: Iterable[T | None]) -> list[T]:

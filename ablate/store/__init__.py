@@ -8,7 +8,7 @@ Each sentence below has a name; `tests/test_store_contract.py` lists the tests t
 
 Who writes:
 
-- `worker`: A worker writes journals and checkpoints, and never opens the database.
+- `worker`: A worker writes journals, checkpoints and weights, and never opens the database.
 - `owner`: At any time a run has at most one running attempt. Two launchers never claim the same
   run; only the owner of an attempt starts its worker, closes it and may say how it ended.
 - `result`: At most one attempt of a run is complete or diverged. The run's numbers are that
@@ -54,7 +54,8 @@ no partial line.
   checkpoints that are newer.
 - `at-rest`: When nobody has it open, the database is one file in DELETE mode.
 
-The folders `Database.journals` and `Database.checkpoints` are next to the file and have its name.
+The folders `Database.journals`, `Database.checkpoints` and `Database.weights` are next to the file
+and have its name.
 """
 
 from __future__ import annotations

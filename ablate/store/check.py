@@ -31,7 +31,7 @@ class Finding:
 
 def check(db: Database, *, repair: bool = False) -> list[Finding]:
     """Look for values that ablate does not write, rows that refer to nothing, doubled attempts,
-    contradicting states, dead runs and stray journals.
+    contradicting states, dead runs, stray journals, missing and stray files of weights.
 
     Args:
         db: The database.
@@ -55,7 +55,8 @@ def check(db: Database, *, repair: bool = False) -> list[Finding]:
     else:
         with db.read() as connection:
             findings += [finding for part in _PARTS for finding in part(connection, False)]
-    return [*findings, *_dead(db, repair), *_journals(db, repair), *_locks(db, repair)]
+    of_files = (_dead, _journals, _weights, _locks)
+    return [*findings, *(finding for part in of_files for finding in part(db, repair))]
 
 
 def cure(path: Path) -> str:
@@ -225,6 +226,40 @@ def _adopt(db: Database, name: str, run_id: int) -> str:
             connection, attempt_id, f"its journal was found without an attempt{problem}"
         )
     return f"ingested{problem}"
+
+
+def _weights(db: Database, repair: bool) -> Iterator[Finding]:
+    """Files of weights that are missing, and those that no run has."""
+    with db.read() as connection:
+        rows = connection.exec_driver_sql(
+            "SELECT run_id, kind, path FROM artifact WHERE kind <> 'checkpoint' ORDER BY run_id"
+        ).all()
+        running = {
+            key[:12]
+            for (key,) in connection.exec_driver_sql("SELECT key FROM run WHERE status = 'running'")
+        }
+    if db.weights.exists() and not os.access(db.weights, os.R_OK | os.X_OK):
+        yield Finding(f"no permission to read folder {db.weights}: weights were not checked")
+        return
+    known = set()
+    for row in rows:
+        file = db.kept(row.path)
+        known.add(file)
+        if file is not None and file.exists():
+            continue
+        if repair:
+            with db.begin() as connection:
+                connection.exec_driver_sql(
+                    "DELETE FROM artifact WHERE run_id = ? AND kind = ? AND path = ?", tuple(row)
+                )
+        name = "a file that ablate does not name" if file is None else file.name
+        yield Finding(
+            f"weights of run {row.run_id} are missing: {name}",
+            "forgotten; `ablate run` trains it again if its study keeps weights" if repair else "",
+        )
+    for path in sorted(db.weights.glob("*")):
+        if path not in known and path.name[:12] not in running:
+            yield Finding(f"file {path} holds weights of no run; delete it if you do not need it")
 
 
 def _locks(db: Database, repair: bool) -> Iterator[Finding]:

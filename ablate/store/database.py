@@ -19,6 +19,7 @@ from ablate.store.location import DEFAULT, closed, exists, locate
 KEY = re.compile(r"[0-9a-f]{64}")  # of a run
 JOURNAL = re.compile(r"([0-9a-f]{12})-\d+-[0-9a-f]+\.jsonl")
 CHECKPOINT = re.compile(r"([0-9a-f]{12})-\d+\.pt")
+WEIGHTS = re.compile(r"([0-9a-f]{12})-(?:final|best)\.safetensors")
 
 
 class Database:
@@ -29,6 +30,7 @@ class Database:
         notes: Lines for the user about how it was opened.
         journals: Folder of the journals.
         checkpoints: Folder of the checkpoints.
+        weights: Folder of the weights that runs keep.
         outputs: Folder of what scripts of the user's own write, a folder for each run.
         series_ids: Name → id of the series known to exist.
     """
@@ -38,6 +40,7 @@ class Database:
         self.notes = notes
         self.journals = folder(path, "journals")
         self.checkpoints = folder(path, "checkpoints")
+        self.weights = folder(path, "weights")
         self.outputs = folder(path, "outputs")
         self.series_ids: dict[str, int] = {}
         self._owned = owned  # opened by a writer, which sets DELETE mode when it closes
@@ -74,6 +77,19 @@ class Database:
         file = self.checkpoints / Path(path).name
         known = CHECKPOINT.fullmatch(file.name)
         return file, sorted(self.checkpoints.glob(f"{file.name}*")) if known else []
+
+    def weights_of(self, key: str, keep: str) -> Path:
+        """Return the file for a run's weights, by its key; `keep` is "final" or "best"."""
+        return self.weights / f"{key[:12]}-{keep}.safetensors"
+
+    def kept(self, path: str) -> Path | None:
+        """Return the file of weights that an artifact names, wherever the database was then.
+
+        Returns:
+            The file, which may not exist; None for a name that `ablate run` does not give to one.
+        """
+        file = self.weights / Path(path).name
+        return file if WEIGHTS.fullmatch(file.name) else None
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Connection]:
@@ -131,7 +147,7 @@ class Database:
 
 
 def folder(path: Path, kind: str) -> Path:
-    """Return the folder next to a database for its "journals", "checkpoints" or "outputs"."""
+    """Return the folder next to a database for one kind of its files, such as "journals"."""
     return path.with_name(f"{path.name.removesuffix('.db')}.{kind}")
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
 from ablate.errors import AblateError
 from ablate.store.database import Database
+from ablate.store.records import WEIGHTS
 from ablate.store.schema import from_db
 
 SHORTEST = 8  # digits of a key's start without a letter: fewer are the number of a run
@@ -71,6 +73,49 @@ def find(db: Database, *names: str, curves: bool = False) -> list[RunDetails]:
     """
     with db.read() as connection:
         return [_details(connection, _find(connection, name), curves) for name in names]
+
+
+def weights(db: Database, name: str) -> tuple[Path, str]:
+    """Return the file with the weights of a run, those at its end if it has several, and its key.
+
+    Args:
+        db: The database.
+        name: Number of the run, or the start of its key.
+
+    Raises:
+        AblateError: It has none; the message says how to get them.
+    """
+    (run,) = find(db, name)
+    with db.read() as connection:
+        rows = connection.exec_driver_sql(
+            "SELECT kind, path FROM artifact WHERE run_id = ?", (run.id,)
+        )
+        kept = {row.kind: row.path for row in rows}
+    paths = [kept[kind] for kind in WEIGHTS.values() if kind in kept]
+    if not paths:
+        raise AblateError(f"run {name} has no weights: {_why_none(run)}")
+    files = [file for file in map(db.kept, paths) if file is not None and file.is_file()]
+    if not files:
+        raise AblateError(
+            f"the weights of run {name} are no longer in {db.weights}; `ablate db check --repair`"
+            " and then `ablate run` train it again"
+        )
+    return files[0], run.row["key"]
+
+
+def _why_none(run: RunDetails) -> str:
+    """Say why a run has no weights, and what to do."""
+    studies = [one.study for one in run.members if one.active and one.role == "compare"]
+    if run.row["kind"] == "command":
+        return "[run] keep is for transformers, and a script keeps its own files"
+    if run.status != "complete":
+        return f"it is {run.status}, and complete runs alone keep theirs"
+    if not studies:
+        return "it is compared in no study, and tuning runs keep none"
+    return (
+        f'put keep = "final" under [run] into the file of study {studies[0]!r}; `ablate run` then'
+        " trains it again"
+    )
 
 
 def _find(connection: Connection, name: str) -> Row[Any]:

@@ -39,7 +39,7 @@ class Part:
 
     Attributes:
         rows: What → how many rows.
-        files: Journals, checkpoints, and what scripts printed and wrote.
+        files: Journals, checkpoints, weights, and what scripts printed and wrote.
         shared: Number of its runs that other studies have too, and that stay.
     """
 
@@ -106,6 +106,9 @@ def _part(db: Database, connection: Connection, study_id: int) -> Part:
     written = connection.exec_driver_sql(
         f"SELECT path, run_id IN ({_OWN}) FROM artifact WHERE kind = 'checkpoint'", study
     ).all()
+    weights = connection.exec_driver_sql(
+        f"SELECT path FROM artifact WHERE kind <> 'checkpoint' AND run_id IN ({_OWN})", study
+    ).scalars()
     checkpoints = {
         own: {file for path, its in written if its == own for file in db.checkpoint(path)[1]}
         for own in (0, 1)
@@ -120,6 +123,7 @@ def _part(db: Database, connection: Connection, study_id: int) -> Part:
             *map(db.journal, names),
             *map(db.log, names),
             *(checkpoints[1] - checkpoints[0]),
+            *map(db.kept, weights),
             *(file for folder in outputs for file in folder.rglob("*")),
         }
         if file is not None and file.is_file()

@@ -24,7 +24,7 @@ from ablate.evaluation import Evaluation
 from ablate.journal import Event
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, evaluations, fallback
-from ablate.store.records import ACCEPTED, FAILED
+from ablate.store.records import ACCEPTED, FAILED, WEIGHTS
 from ablate.store.schema import to_db
 
 KNOWN_SERIES = {  # name → unit, goal
@@ -253,6 +253,11 @@ def _apply(connection: Connection, series: dict[str, int], piece: _Piece) -> Non
                 "INSERT INTO artifact (run_id, kind, path) VALUES (?, 'checkpoint', ?) ON CONFLICT"
                 " DO NOTHING",
                 (run_id, event["path"]),
+            )
+        elif kind == "weights":
+            driver.execute(
+                "INSERT INTO artifact (run_id, kind, path) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                (run_id, WEIGHTS[event["keep"]], event["path"]),
             )
         elif kind == "heartbeat":
             driver.execute(

@@ -10,7 +10,8 @@ studies see `ablate.store.studies.combine`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from shlex import quote
@@ -54,6 +55,7 @@ _STATUS, _JOURNAL, _OFFSET, _STARTED = map(
     _ATTEMPT.index, ("status", "journal", "journal_offset", "started")
 )
 
+_ADD_ARTIFACT = "INSERT INTO artifact (run_id, kind, path) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 Attempt = tuple[Any, ...]  # values of `_ATTEMPT`
 
 
@@ -65,11 +67,23 @@ class Merged:
         studies: Studies that are new or changed.
         runs: Runs that are new.
         renewed: Known runs whose points and finals now are the other database's.
+        weights: Files of weights that were copied.
     """
 
     studies: int
     runs: int
     renewed: int
+    weights: int
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Weights that the other database has of a run."""
+
+    run_id: int  # of ours
+    kind: str
+    path: str
+    better: bool  # whether the results of the run are now theirs
 
 
 @dataclass(frozen=True)
@@ -108,6 +122,7 @@ def merge(db: Database, other: Database, names: Mapping[str, str] | None = None)
     """Add everything of `other` to `db`; `other` is not changed.
 
     Runs whose finals were measured by another evaluation than their study's are to be done again.
+    Files of weights are copied, those of renewed runs over ours; journals and checkpoints are not.
 
     Args:
         db: The database that grows.
@@ -131,7 +146,7 @@ def merge(db: Database, other: Database, names: Mapping[str, str] | None = None)
         series = _series(ours, theirs)
         known = studies.read(ours)
         before = {name: replaced.results(ours, name) for name in known}
-        ids, new, renewed = _runs(ours, theirs, series)
+        ids, new, renewed, files = _runs(ours, theirs, series)
         changed = 0
         for name, (their_name, content) in added.items():
             combined = content
@@ -153,7 +168,8 @@ def merge(db: Database, other: Database, names: Mapping[str, str] | None = None)
         ).all():
             refuse_other_measures(ours, study_id, Evaluation.model_validate_json(evaluation))
             revalidate(ours, study_id, Evaluation.model_validate_json(evaluation))
-        return Merged(changed, new, renewed)
+        weights = _copy_weights(ours, files, other, db)
+        return Merged(changed, new, renewed, weights)
 
 
 def _named(
@@ -201,12 +217,13 @@ def _series(ours: Connection, theirs: Connection) -> dict[int, int]:
 
 def _runs(
     ours: Connection, theirs: Connection, series: dict[int, int]
-) -> tuple[dict[str, int], int, int]:
-    """Add runs, attempts, finals, points, artifacts.
+) -> tuple[dict[str, int], int, int, list[_Weights]]:
+    """Add runs, attempts, finals, points, checkpoints.
 
     Returns:
-        Our ids by key, the number of new runs, the number of renewed runs.
+        Our ids by key, the number of new runs, the number of renewed runs, and their weights.
     """
+    weights: list[_Weights] = []
     ids = {key: run_id for run_id, key in ours.exec_driver_sql("SELECT id, key FROM run")}
     new = renewed = 0
     for their_id, *row in theirs.exec_driver_sql(
@@ -228,7 +245,7 @@ def _runs(
         if better:
             _take_values(ours, theirs, our.id, their, series)
         _unite_attempts(ours, our, their, their if better else our)
-        _artifacts(ours, theirs, our.id, their_id)
+        weights += _artifacts(ours, theirs, our.id, their_id, better)
     parents = theirs.exec_driver_sql(
         "SELECT run.key, parent.key FROM run JOIN run AS parent ON parent.id = run.parent_run_id"
     )
@@ -237,7 +254,7 @@ def _runs(
             "UPDATE run SET parent_run_id = ? WHERE id = ?", (ids[parent], ids[key])
         )
     views.refresh(ours)
-    return ids, new, renewed
+    return ids, new, renewed, weights
 
 
 def _side(connection: Connection, run_id: int) -> _Side:
@@ -351,15 +368,46 @@ def _attempt_order(attempt: Attempt) -> tuple[Any, ...]:
     return attempt[_OFFSET], _ATTEMPT_RANK.index(attempt[_STATUS]), rank(attempt)
 
 
-def _artifacts(ours: Connection, theirs: Connection, run_id: int, their_id: int) -> None:
-    rows = theirs.exec_driver_sql(
+def _artifacts(
+    ours: Connection, theirs: Connection, run_id: int, their_id: int, better: bool
+) -> list[_Weights]:
+    """Add the checkpoints of a run, and return its weights, whose files are still to be copied."""
+    every = theirs.exec_driver_sql(
         "SELECT kind, path FROM artifact WHERE run_id = ?", (their_id,)
     ).all()
-    if rows:
-        ours.exec_driver_sql(
-            "INSERT INTO artifact (run_id, kind, path) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-            [(run_id, *row) for row in rows],
-        )
+    if rows := [(run_id, *row) for row in every if row.kind == "checkpoint"]:
+        ours.exec_driver_sql(_ADD_ARTIFACT, rows)
+    weights = [row for row in every if row.kind != "checkpoint"]
+    return [_Weights(run_id, row.kind, row.path, better) for row in weights]
+
+
+def _copy_weights(
+    ours: Connection, files: Sequence[_Weights], other: Database, db: Database
+) -> int:
+    """Copy files of weights that we lack, or whose runs were renewed; return how many.
+
+    Only those that are there are added to the table.
+    """
+    copied = 0
+    for one in files:
+        source, target = other.kept(one.path), db.kept(one.path)
+        if source is None or target is None:
+            continue
+        if source.exists() and (one.better or not target.exists()):
+            target.parent.mkdir(exist_ok=True)
+            part = target.with_name(f"{target.name}.tmp")
+            try:
+                shutil.copyfile(source, part)
+                part.replace(target)
+            except OSError as error:
+                part.unlink(missing_ok=True)
+                raise AblateError(
+                    f"weights {source} cannot be copied to {target}: {error.strerror}"
+                ) from None
+            copied += 1
+        if target.exists():
+            ours.exec_driver_sql(_ADD_ARTIFACT, (one.run_id, one.kind, one.path))
+    return copied
 
 
 def _quoted(name: str) -> str:

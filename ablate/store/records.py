@@ -13,6 +13,7 @@ RUN_STATUS = (
     *("failed", "oom", "timeout", "stopped"),
 )
 FAILED = ("failed", "oom", "timeout")  # a run ended without a result; `ablate run` tries it again
+WEIGHTS = {"final": "final-weights", "best": "best-weights"}  # [run] keep → kind of `artifact`
 ACCEPTED = ("complete", "diverged")  # at most one attempt of a run has one of these
 
 

@@ -7,7 +7,7 @@ import functools
 import json
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
@@ -16,11 +16,13 @@ from ablate import journal
 from ablate.evaluation import Evaluation
 from ablate.journal import Event
 from ablate.kinds import Run, kind
+from ablate.plan import Plan
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, evaluations, fallback
 from ablate.store.ingest import ingest, utc
 from ablate.store.owners import Owner, mark_dead, stale_attempts
-from ablate.store.records import Candidate, Claim
+from ablate.store.records import WEIGHTS, Candidate, Claim
+from ablate.study import Keep
 
 _OPEN = """
 run.status IN ('planned', 'stopped', 'failed', 'oom', 'timeout')
@@ -28,7 +30,16 @@ OR run.status = 'complete' AND NOT EXISTS (
     SELECT 1 FROM attempt WHERE run_id = run.id AND status = 'complete'
            AND evaluation = study.evaluation)
 """
-_RUN = """
+# a complete run that a study compares, without the weights that it keeps
+_UNKEPT = """
+run.status = 'complete' AND :kept <> ''
+AND NOT EXISTS (SELECT 1 FROM artifact WHERE run_id = run.id AND kind = :kept)
+AND EXISTS (SELECT 1 FROM member AS of_run JOIN cell AS its ON its.id = of_run.cell_id
+            WHERE of_run.run_id = run.id AND its.study_id = study.id AND its.active
+                  AND of_run.role = 'compare')
+"""
+_RUN = f"""
+({_UNKEPT}) AS unkept,
 run.id, run.key, run.kind, run.fields, run.seed, run.status, study.evaluation,
 (SELECT parent.key FROM run AS parent WHERE parent.id = run.parent_run_id) AS parent
 """
@@ -43,26 +54,27 @@ SELECT {_RUN}, run.flops, min(cell.label) AS cell, min(member.role) AS role,
                    AND parent.status <> 'complete') AS parent_complete
 FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
      JOIN run ON run.id = member.run_id
-WHERE study.id = :study AND cell.active AND ({_OPEN})
+WHERE study.id = :study AND cell.active AND ({_OPEN} OR {_UNKEPT})
 GROUP BY run.id ORDER BY min(member.ordinal)
 """
 _CHOSEN = f"""
 SELECT {_RUN}, (SELECT coalesce(max(n), 0) FROM attempt WHERE run_id = run.id) AS tries
 FROM json_each(:ids) AS chosen JOIN run ON run.id = chosen.value, study
-WHERE study.id = :study AND ({_OPEN}) ORDER BY chosen.key
+WHERE study.id = :study AND ({_OPEN} OR {_UNKEPT}) ORDER BY chosen.key
 """
 
 
-def candidates(db: Database, study_id: int, owner: Owner) -> list[Candidate]:
+def candidates(db: Database, study_id: int, owner: Owner, keep: Keep = "none") -> list[Candidate]:
     """Return the runs of a study that can be claimed, in the order of its plan.
 
     They are planned, stopped or failed, belonged to an owner that no longer runs, or are complete
-    but lack a final that the study's evaluation needs. Stale attempts are closed.
+    but lack a final that the study's evaluation needs, or weights. Stale attempts are closed.
 
     Args:
         db: The database.
         study_id: The study.
         owner: Who asks; `failures` and `losses` count its own attempts.
+        keep: Which weights of compared runs the study keeps.
     """
     stale = stale_attempts(db, owner, study_id)
     if stale:
@@ -70,7 +82,7 @@ def candidates(db: Database, study_id: int, owner: Owner) -> list[Candidate]:
             for attempt_id, beat, reason in stale:
                 mark_dead(connection, attempt_id, reason, beat)
     with db.read() as connection:
-        values = {"study": study_id, "owner": str(owner)}
+        values = {"study": study_id, "owner": str(owner), "kept": WEIGHTS.get(keep, "")}
         return [
             Candidate(
                 row.id,
@@ -87,7 +99,9 @@ def candidates(db: Database, study_id: int, owner: Owner) -> list[Candidate]:
         ]
 
 
-def claim(db: Database, study_id: int, owner: Owner, run_ids: Sequence[int]) -> list[Claim]:
+def claim(
+    db: Database, study_id: int, owner: Owner, run_ids: Sequence[int], keep: Keep = "none"
+) -> list[Claim]:
     """Begin a new attempt of each of these runs, unless another process was quicker.
 
     One transaction. From then on the attempts are `owner`'s.
@@ -97,12 +111,14 @@ def claim(db: Database, study_id: int, owner: Owner, run_ids: Sequence[int]) -> 
         study_id: The study by whose evaluation they are measured.
         owner: The launcher that claims.
         run_ids: Runs that `candidates` returned.
+        keep: As for `candidates`.
 
     Returns:
         The claims, in the order of `run_ids`.
     """
     with db.begin() as connection:
-        values = {"study": study_id, "ids": json.dumps(list(run_ids))}
+        ids, kept = json.dumps(list(run_ids)), WEIGHTS.get(keep, "")
+        values = {"study": study_id, "ids": ids, "kept": kept}
         return [
             _attempt(connection, db, owner, row, run)
             for row, run in _without_result(connection, _CHOSEN, values)
@@ -128,13 +144,41 @@ def done(db: Database, runs: Sequence[Run], evaluation: Evaluation) -> frozenset
         )
 
 
+def unkept(db: Database, plan: Plan) -> frozenset[str]:
+    """Return the keys of complete runs that a plan compares and that lack weights it keeps."""
+    if plan.study.keep == "none":
+        return frozenset()
+    compared = [one.run.key for one in plan.runs if one.role == "compare"]
+    with db.read() as connection:
+        rows = connection.exec_driver_sql(
+            "SELECT run.key FROM json_each(?) AS chosen JOIN run ON run.key = chosen.value WHERE"
+            " run.status = 'complete' AND NOT EXISTS (SELECT 1 FROM artifact WHERE run_id = run.id"
+            " AND kind = ?)",
+            (json.dumps(compared), WEIGHTS[plan.study.keep]),
+        )
+        return frozenset(rows.scalars())
+
+
+def without_weights(unkept: Collection[str]) -> str:
+    """Return a sentence on the runs that `unkept` returns, without its full stop."""
+    n = len(unkept)
+    who, them = ("1 complete run has", "it") if n == 1 else (f"{n:,} complete runs have", "them")
+    return f"{who} no weights, which [run] keep asks for: `ablate run` trains {them} again"
+
+
 def _without_result(
     connection: Connection, sql: str, values: dict[str, Any]
 ) -> Iterator[tuple[Row[Any], Run]]:
-    """Yield the runs that a query finds, but for complete ones that lack no final."""
+    """Yield the runs that a query finds, but for complete ones that lack neither finals nor
+    weights.
+    """
     for row in connection.execute(text(sql), values).all():
         run = _parse(row.kind, row.fields, row.seed, row.parent or "")
-        if row.status != "complete" or _lacks_finals(connection, row.id, run, row.evaluation):
+        if (
+            row.status != "complete"
+            or row.unkept
+            or _lacks_finals(connection, row.id, run, row.evaluation)
+        ):
             yield row, run
 
 

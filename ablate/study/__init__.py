@@ -11,6 +11,7 @@ from ablate.study import examples
 from ablate.study.model import (
     Crossed,
     Fields,
+    Keep,
     Study,
     Tune,
     TwoStage,
@@ -27,6 +28,7 @@ LARGEST_FILE = 1 << 20  # bytes
 __all__ = [
     "Crossed",
     "Fields",
+    "Keep",
     "Study",
     "Tune",
     "TwoStage",

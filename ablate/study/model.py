@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ablate.code import Code
 from ablate.evaluation import Evaluation
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ablate.study.command import Command
 
 Fields = dict[str, Any]  # field of a run's configuration, or a budget → value
+Keep = Literal["none", "final", "best"]  # which weights of a run are kept
 TUNE_KEYS = ("points", "seeds", "per")  # of [tune], besides the field that is found
 
 
@@ -172,6 +173,7 @@ class Study:
     use: tuple[Code, ...] = ()  # what its levels from outside come from
     reading: Reading = DEFAULT  # [data]: how the files of a corpus are read
     command: Command | None = None  # [command]: its runs are those of a script
+    keep: Keep = "none"  # which weights of compared runs are kept; no part of a run's key
     path: Path = Path("study.toml")  # the file; relative paths in it start from its folder
     toml: str = ""  # the file's text
 

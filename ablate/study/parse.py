@@ -69,6 +69,7 @@ class StudyFile(BaseModel):
     match: dict[str, Any] = Field(
         {}, description="what the cells of a stratum have in common with its baseline"
     )
+    run: dict[str, Any] = Field({}, description="which weights of its runs are kept")
     tune: dict[str, Any] | None = Field(None, description="how learning rates are found")
     fit: dict[str, Any] | None = Field(None, description="the scaling curves that the report fits")
     report: dict[str, Any] | None = Field(None, description="additional tests in the report")
@@ -138,6 +139,7 @@ def parse(text: str, path: Path) -> Study:
         use=use,
         reading=tables.data(source, file.data),
         command=command,
+        keep=tables.keep(source, file.run),
         path=path,
         toml=text,
     )
@@ -152,12 +154,13 @@ def _command(source: Source, file: StudyFile) -> tuple[Command | None, str]:
         ("data", "[data]"),
         ("match", "[match]"),
         ("use", "use"),
+        ("run", "[run]"),
     ):
         if getattr(file, key):
             raise AblateError(
                 f"{source.where(key)}: {written} has no effect beside [command]"
-                f" ({source.where('command')}), whose script reads and measures by itself; remove"
-                " it"
+                f" ({source.where('command')}), whose script reads, measures and saves by itself;"
+                " remove it"
             )
     return commands.parse(source, file.command)
 

@@ -15,6 +15,7 @@ from ablate.study.model import (
     Crossed,
     Fields,
     Fit,
+    Keep,
     Match,
     Reporting,
     Tune,
@@ -91,6 +92,18 @@ class TuneTable(_Table):
             'which cells share a rate, tuned on the first of them: factors, such as ["topology"],'
             ' "cell" or "study"'
         )
+    )
+
+
+class RunTable(_Table):
+    """The keys of [run]."""
+
+    keep: Keep = Field(
+        "none",
+        description=(
+            'which weights of each compared run are kept: "final", those at its end; "best", those'
+            ' of the evaluation with the lowest held-out loss; or "none"'
+        ),
     )
 
 
@@ -367,6 +380,11 @@ def report(source: Source, raw: Mapping[str, Any] | None) -> Reporting:
             None if table.threshold is None else float(number("report.threshold", table.threshold))
         )
     return Reporting(delta, table.correction, threshold)
+
+
+def keep(source: Source, raw: Mapping[str, Any]) -> Keep:
+    """Return [run] keep: which weights of compared runs are kept."""
+    return table_of(source, RunTable, raw, "run", "[run]").keep
 
 
 def data(source: Source, raw: Mapping[str, Any]) -> Reading:

@@ -15,7 +15,7 @@ from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.study.command import CommandTable
 from ablate.study.parse import StudyFile
-from ablate.study.tables import FitTable, MatchTable, ReportTable, TuneTable
+from ablate.study.tables import FitTable, MatchTable, ReportTable, RunTable, TuneTable
 from ablate.study.values import BUDGETS, label
 from ablate.text.options import Reading
 
@@ -24,6 +24,7 @@ Table = dict[str, Any]
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _TABLES: dict[str, type[BaseModel]] = {
     "match": MatchTable,
+    "run": RunTable,
     "tune": TuneTable,
     "fit": FitTable,
     "eval": Evaluation,

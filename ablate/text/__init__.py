@@ -1,5 +1,25 @@
 """Corpora and tokenizers: from the name of a text to its training and held-out tokens. No torch."""
 
-from ablate.text.tokens import Tokens, byte_coverage, check, counted, encoder, load, n_train, of
+from ablate.text.tokens import (
+    Tokens,
+    byte_coverage,
+    check,
+    content,
+    counted,
+    encoder,
+    load,
+    n_train,
+    of,
+)
 
-__all__ = ["Tokens", "byte_coverage", "check", "counted", "encoder", "load", "n_train", "of"]
+__all__ = [
+    "Tokens",
+    "byte_coverage",
+    "check",
+    "content",
+    "counted",
+    "encoder",
+    "load",
+    "n_train",
+    "of",
+]

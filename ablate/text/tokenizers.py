@@ -39,6 +39,7 @@ class Tokenizer(Protocol):
 
     separator: Sequence[int]  # tokens after each document
     spelling: list[bytes]  # the bytes of each token; b"" for one without text
+    content: bytes  # its tokenizer.json; b"" for bytes
 
     def encode(self, pieces: list[bytes]) -> Sequence[Sequence[int]]:
         """Return the tokens of each piece.
@@ -46,6 +47,9 @@ class Tokenizer(Protocol):
         Raises:
             AblateError: the tokenizer has no token for it.
         """
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens; bytes that are no UTF-8 become U+FFFD."""
 
 
 def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
@@ -114,14 +118,25 @@ def open(location: str, hash: str, training: Iterator[bytes], n_bytes: int) -> T
         trained = cache.built(
             "tokenizers", hash, lambda folder: _train_bpe(size, training, n_bytes, folder)
         )
-        return Library(trained / "tokenizer.json", size)
+        return Library("tokenizer.json", _content(trained / "tokenizer.json"), size)
     path = Path(location)
     content = _content(path)
     if hashlib.sha256(content).hexdigest() != hash:
         raise AblateError(
             f"tokenizer {path} has changed since the study was planned: run the study again"
         )
-    return Library(path)
+    return Library(str(path), content)
+
+
+def of_content(name: str, content: bytes, n_vocab: int) -> Tokenizer:
+    """Return a tokenizer by what `Tokenizer.content` had.
+
+    Args:
+        name: Its name, for errors.
+        content: Of the tokenizer.
+        n_vocab: Tokens that it has.
+    """
+    return Library(name, content, n_vocab) if content else Bytes()
 
 
 def check_separator(tokenizer: TokenizerInfo) -> None:
@@ -134,7 +149,8 @@ def check_separator(tokenizer: TokenizerInfo) -> None:
         return
     what = "the tokens of tokenizer = 'tokens' do not say where documents end"
     if tokenizer.location != "tokens":
-        n = len(Library(Path(tokenizer.location)).separator)
+        path = Path(tokenizer.location)
+        n = len(Library(str(path), _content(path)).separator)
         if n == 1:
             return
         what = f"tokenizer {tokenizer.name!r} ends a document with {n} tokens"
@@ -149,19 +165,24 @@ class Bytes:
     def __init__(self) -> None:
         self.separator: Sequence[int] = SEPARATOR
         self.spelling = [bytes([value]) for value in range(256)]
+        self.content = b""
 
     def encode(self, pieces: list[bytes]) -> Sequence[Sequence[int]]:
         """Return the pieces: their bytes are the tokens."""
         return pieces
 
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens; see `Tokenizer`."""
+        return bytes(tokens).decode(errors="replace")
+
 
 class Library:
     """A tokenizer of the tokenizers library, from its `tokenizer.json`."""
 
-    def __init__(self, path: Path, n_vocab: int = 0):
-        """Open a file; `n_vocab` above its size adds tokens that never occur."""
-        self._path = path
-        self._tokenizer = _library(path, _content(path))
+    def __init__(self, name: str, content: bytes, n_vocab: int = 0):
+        """Open a tokenizer.json; `n_vocab` above its size adds tokens that never occur."""
+        self._name, self.content = name, content
+        self._tokenizer = _library(name, content)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self.spelling = _spelling(self._tokenizer)
@@ -178,11 +199,16 @@ class Library:
             AblateError: the library cannot encode it.
         """
         texts = [piece.decode() for piece in pieces]
-        with _readable(f"tokenizer {self._path} cannot encode the corpus"):
+        with _readable(f"tokenizer {self._name} cannot encode the text"):
             return [
                 encoding.ids
                 for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)
             ]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, as the library's decoder makes it; see `Tokenizer`."""
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=False)
+        return text
 
 
 def _hash(text: str) -> str:
@@ -206,10 +232,10 @@ def _content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _library(path: Path, content: bytes) -> Any:
+def _library(name: object, content: bytes) -> Any:
     import tokenizers
 
-    with _readable(f"tokenizer {path} is not a tokenizer.json of the tokenizers library"):
+    with _readable(f"tokenizer {name} is not a tokenizer.json of the tokenizers library"):
         return tokenizers.Tokenizer.from_buffer(content)
 
 
@@ -243,7 +269,7 @@ def _train_bpe(size: int, training: Iterable[bytes], n_bytes: int, folder: Path)
 def _spelling(tokenizer: Any) -> list[bytes]:
     """Return the bytes of each token, as the library's decoder makes them."""
     decoder = json.dumps(json.loads(tokenizer.to_str()).get("decoder") or {})
-    from_byte_level = {letter: value for value, letter in _byte_level().items()}
+    from_byte_level = {letter: value for value, letter in byte_level().items()}
     added = {
         number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special
     }
@@ -271,7 +297,7 @@ def _spelling(tokenizer: Any) -> list[bytes]:
     return spelled
 
 
-def _byte_level() -> dict[int, str]:
+def byte_level() -> dict[int, str]:
     """Return byte → its letter in byte-level vocabularies. Source: GPT-2's `bytes_to_unicode`."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [value for value in range(256) if value not in shown]

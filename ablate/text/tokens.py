@@ -119,6 +119,20 @@ def encoder(config: RunConfig, sources: Mapping[str, str]) -> Tokenizer:
     return _encoder(corpus, corpora.read(corpus), location, config.tokenizer_hash)
 
 
+def content(config: RunConfig, sources: Mapping[str, str]) -> bytes:
+    """Return the tokenizer.json of a run; b"" for bytes, and for a corpus of tokens without one.
+
+    Args:
+        config: of the run.
+        sources: as for `load`.
+
+    Raises:
+        AblateError: the file has changed since the plan, or is gone.
+    """
+    location = sources.get(config.tokenizer_hash, config.tokenizer)
+    return b"" if location in ("byte", "tokens") else encoder(config, sources).content
+
+
 def n_train(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
     """Return the training tokens of a corpus, which make an epoch; may train the tokenizer."""
     if tokenizer.location == "byte":

@@ -8,8 +8,8 @@ import os
 import pickle
 import zipfile
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +40,30 @@ def save(path: Path, state: State) -> None:
 
     At every moment one of the two is whole.
     """
+    with written(path, previous(path)) as temporary, temporary.open("wb") as file:
+        torch.save(state, file)
+
+
+@contextmanager
+def written(path: Path, earlier: Path | None = None) -> Iterator[Path]:
+    """Yield the name under which a file is to be written; then sync it and rename it to `path`.
+
+    Args:
+        path: The file.
+        earlier: The name that an existing file gets; None to replace it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with temporary.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
+        _sync(temporary)
     except BaseException:  # such as a full disk: free the space
         temporary.unlink(missing_ok=True)
         raise
-    if path.exists():
-        path.replace(previous(path))
+    if earlier is not None and path.exists():
+        path.replace(earlier)
     temporary.replace(path)
-    _sync_folder(path.parent)
+    _sync(path.parent)
 
 
 def load(path: Path, fits: Callable[[State], bool] = lambda state: True) -> State | None:
@@ -76,8 +86,9 @@ def remove(path: Path) -> None:
         name.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Write a file, or the names in a folder, to the disk."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

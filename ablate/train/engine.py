@@ -20,6 +20,7 @@ from ablate.train import checkpoint as checkpoints
 from ablate.train.compiled import CompiledStep, cached_step
 from ablate.train.evaluate import Evaluator
 from ablate.train.meter import SERIES, Meter, Point
+from ablate.train.weights import Keeper
 from ablate.windows import WindowLosses
 
 BLOCK_SECONDS = 1.0  # of training between two readings of the device's metrics
@@ -84,6 +85,7 @@ class Training:
         points = evaluator.evaluation.points
         self.evaluate_at = {math.ceil(self.steps * k / points) for k in range(1, points + 1)}
         self.meter = Meter(self.steps, len(configs))
+        self.keeper = Keeper(job, self.step.model)
         self.living = list(range(len(configs)))
         self.seconds = 0.0  # spent in steps, by all attempts
 
@@ -177,6 +179,7 @@ class Training:
         for k in self.living:
             series = {"loss": [loss[k]]} | {name: [of[k]] for name, of in copies.items()}
             self.emit[k]("metrics", steps=[self.step.done], series=series)
+        self.keeper.evaluated(self.step.done, loss, self.living)
 
     def _finish(self) -> None:
         """End the living members: complete with their finals, or stopped."""
@@ -186,6 +189,7 @@ class Training:
             finals = self.evaluator.finals()
             self._end_exploded([not math.isfinite(loss) for loss in finals[0][2]])
             for k in self.living:
+                self._keep(k)
                 for of_final in self.evaluator.by_window:
                     self._emit_windows(k, of_final[k])
                 values = [[name, at, member[k]] for name, at, member in finals]
@@ -194,6 +198,12 @@ class Training:
                 )
         for k in list(self.living):
             self._end(k, "complete" if complete else "stopped", self.step.done)
+
+    def _keep(self, k: int) -> None:
+        """Write the weights of a member, if they are kept, before its results are reported."""
+        with self.progress.during(long=True):
+            if kept := self.keeper.write(k):
+                self.emit[k]("weights", keep=kept.keep, step=kept.step, path=kept.path.name)
 
     def _emit_windows(self, k: int, windows: WindowLosses) -> None:
         layout, losses = (base64.b64encode(part).decode() for part in windows.packed())
@@ -219,6 +229,7 @@ class Training:
             "sums": torch.from_numpy(self.meter.sums),
             "count": self.meter.count,
             "step": self.step.state(),
+            **self.keeper.state(),
         }
         with self.progress.during(long=True):
             checkpoints.save(path, state)
@@ -228,12 +239,13 @@ class Training:
             checkpoints.remove(self.resume)
 
     def _resume(self, path: Path) -> None:
-        """Continue from a checkpoint if it has every member of this job and is covered, else begin
+        """Continue from a checkpoint if it has all that this job needs and is covered, else begin
         at step 0.
         """
 
         def fits(state: checkpoints.State) -> bool:
-            return set(self.keys) <= set(state["keys"]) and state["step"]["done"] <= self.covered
+            every = set(self.keys) <= set(state["keys"]) and self.keeper.fits(state)
+            return every and state["step"]["done"] <= self.covered
 
         if (state := checkpoints.load(path, fits)) is None:
             return
@@ -242,6 +254,7 @@ class Training:
         self.meter.sums[:] = state["sums"][:, rows].numpy()
         self.meter.count = state["count"]
         self.seconds = state["seconds"]
+        self.keeper.load_state(state, rows.tolist())
 
 
 def peak_bytes(device: torch.device) -> int:
