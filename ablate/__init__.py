@@ -4,7 +4,8 @@ In Python `ablate.load(study)`, `curves`, `finals`, `pairs` and `effects` give t
 which the functions of `ablate.figures` draw. `ablate.findings(study)` gives all that a study found
 as typed records. `ablate.level` registers a level of a factor, with hyper-parameters
 that `ablate.Field` describes, and `ablate.factor` looks one up. `ablate.log` reports the numbers of
-a training script.
+a training script. `ablate.load_model(run)` gives the model of a run whose weights are kept, with
+its tokenizer.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ablate.results import finals as finals
     from ablate.results import load as load
     from ablate.results import pairs as pairs
+    from ablate.trained import load_model as load_model
 
 __version__ = "0.1.0"
 
@@ -34,6 +36,7 @@ _LAZY = dict.fromkeys(("load", "curves", "finals", "pairs"), "ablate.results") |
     "factor": "ablate.components",
     "Field": "ablate.components",
     "log": "ablate.logged",
+    "load_model": "ablate.trained",
 }
 
 

@@ -23,6 +23,7 @@ from ablate.cli import (
     power,
     query,
     running,
+    sample,
     show,
     studies,
 )
@@ -58,6 +59,7 @@ PANELS = {
         power.power,
         show.show,
         compare.compare,
+        sample.sample,
         query.query,
         query.browse,
         export.export,

@@ -7,7 +7,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ablate.text import Tokens
+
+class Separated(Protocol):
+    """What knows which tokens stand after each document."""
+
+    @property
+    def separator(self) -> tuple[int, ...]: ...
 
 
 class Documents(Protocol):
@@ -24,7 +29,7 @@ class Documents(Protocol):
 class WholeWindow:
     """A window is one sequence."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Separated) -> None:
         pass
 
     def starts(self, texts: Tensor) -> None:
@@ -34,7 +39,7 @@ class WholeWindow:
 class WithinDocuments:
     """A document ends with its separator; the first of a window may have begun before it."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Separated) -> None:
         assert len(tokens.separator) == 1, "the plan refuses this"
         (self._separator,) = tokens.separator
 

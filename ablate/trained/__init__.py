@@ -1,0 +1,6 @@
+"""Models of runs whose weights are kept: load them, let them write, save them for others."""
+
+from ablate.trained.model import Model, load_model
+from ablate.trained.tokens import MASK, TextTokenizer
+
+__all__ = ["MASK", "Model", "TextTokenizer", "load_model"]

@@ -1,0 +1,105 @@
+"""Text by a trained model: a causal one continues it, a masked one fills its masks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ablate.errors import AblateError
+from ablate.trained.model import Model
+from ablate.trained.tokens import MASK
+
+
+@torch.inference_mode()
+def sample(
+    model: Model,
+    text: str,
+    *,
+    tokens: int = 100,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    seed: int = 0,
+) -> str:
+    """Return a text continued by a causal model, or with its masks filled by a masked one.
+
+    A causal model reads the last n_ctx tokens at most, and stops where its document ends. A masked
+    model fills the mask that it is surest of first, then reads the text again.
+
+    Args:
+        model: The model.
+        text: What is continued, or has `MASK` for each token that is hidden; "" begins a document.
+        tokens: Most tokens to add; a masked model adds none.
+        temperature: Divides the logits; 0 takes the likeliest token. By default 1 for a causal
+            model, 0 for a masked one.
+        top_k: Choose among so many likeliest tokens; None for all.
+        seed: Of the choice: equal arguments give equal text.
+
+    Raises:
+        AblateError: A causal model gets a mask, a masked one gets none or more text than n_ctx
+            tokens, or the tokenizer cannot encode the text.
+    """
+    masked = model.tokenizer.mask is not None
+    if temperature is None:
+        temperature = 0.0 if masked else 1.0
+    choice = _Choice(temperature, top_k, torch.Generator().manual_seed(seed))
+    if not masked and MASK in text:
+        raise AblateError(f"this model is causal: it continues a text and fills no {MASK}")
+    given = model.tokenizer.encode(text)
+    made = _fill(model, given, choice) if masked else _continue(model, given, tokens, choice)
+    return model.tokenizer.decode(made)
+
+
+class _Choice:
+    """Chooses a token by its logit."""
+
+    def __init__(self, temperature: float, top_k: int | None, generator: torch.Generator):
+        self._temperature, self._top_k, self._generator = temperature, top_k, generator
+
+    def __call__(self, logits: Tensor) -> int:
+        """Return a token for logits [V]."""
+        logits = logits.double().cpu()
+        if self._temperature == 0:
+            return int(logits.argmax())
+        if self._top_k is not None and self._top_k < len(logits):
+            least = logits.topk(self._top_k).values[-1]
+            logits = logits.masked_fill(logits < least, -torch.inf)
+        shares = (logits / self._temperature).softmax(-1)
+        return int(torch.multinomial(shares, 1, generator=self._generator))
+
+
+def _continue(model: Model, given: list[int], n: int, choice: _Choice) -> list[int]:
+    ends = model.tokenizer.separator
+    made: list[int] = []
+    read = given or list(ends)  # a document begins after the end of another
+    if not read:
+        raise AblateError("the text has no token: give the model a text to continue")
+    while len(made) < n and not (made and ends and tuple(made[-len(ends) :]) == ends):
+        window = [*read, *made][-model.config.n_ctx :]
+        made.append(choice(_logits(model, window)[-1]))
+    return [*given, *made]
+
+
+def _fill(model: Model, given: list[int], choice: _Choice) -> list[int]:
+    mask, n_ctx = model.tokenizer.mask, model.config.n_ctx
+    if mask not in given:
+        raise AblateError(
+            f"this model is masked: it fills each {MASK} of a text, and the text has none"
+        )
+    if len(given) > n_ctx:
+        raise AblateError(
+            f"the text has {len(given):,} tokens, and this masked model reads n_ctx = {n_ctx:,}"
+        )
+    text = list(given)
+    while hidden := [index for index, token in enumerate(text) if token == mask]:
+        logits = _logits(model, text)[hidden]
+        logits[:, mask] = -torch.inf
+        surest = int(logits.softmax(-1).amax(-1).argmax())
+        text[hidden[surest]] = choice(logits[surest])
+    return text
+
+
+def _logits(model: Model, tokens: list[int]) -> Tensor:
+    """Return logits [T, V] of T tokens."""
+    device = next(model.parameters()).device
+    logits: Tensor = model(torch.tensor([tokens], device=device))[0]
+    return logits
