@@ -229,7 +229,8 @@ def test_a_job_is_the_same_behind_the_pipe(tmp_path: Path) -> None:
     evaluation = Evaluation(tokens=512, lengths=(1, 2))
     for checkpoint in (None, tmp_path / "a.pt"):
         kept = checkpoint, checkpoint, 5
-        work = Job((run, run), evaluation, {"hash": "/text"}, *kept, 2, True, "whole")
+        files = {"weights": (None, tmp_path / "b"), "best": True}
+        work = Job((run, run), evaluation, {"hash": "/text"}, *kept, 2, True, "whole", **files)
         journals = [tmp_path / "a", tmp_path / "b"]
         line = messages.encode(3, work, journals)
         assert line.count(b"\n") == 1 and line.endswith(b"\n")

@@ -19,6 +19,7 @@ from cli_helpers import Run
 import ablate
 from ablate import outside, store, text
 from ablate.data.batches import gather, held_out_starts
+from ablate.data.objectives import Masked
 from ablate.errors import AblateError
 from ablate.plan import plan
 from ablate.results import database
@@ -94,6 +95,27 @@ def test_a_loaded_model_has_the_held_out_loss_of_its_run(db: str, level: str) ->
     loss = F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
     assert float(loss) == pytest.approx(final(db, run, "loss"), abs=1e-5)
     assert model.about.loss == pytest.approx(float(loss), abs=1e-5)  # both of 512 tokens
+
+
+@pytest.mark.parametrize("level", ["bert", "pieces"])
+def test_a_loaded_masked_model_has_the_held_out_loss_of_its_evaluation(db: str, level: str) -> None:
+    model = ablate.load_model(run_of(db, level, "masked"), db)
+    file = Path(db).with_name("study1.toml")
+    tokens = text.load(model.config, plan(load(str(file))).sources)
+    starts = held_out_starts(len(tokens.held_out), 16, 512)
+    windows = gather(tokens.held_out, starts, 17)
+    example = Masked([model.config], tokens, "cpu").test(windows)
+    with torch.inference_mode():
+        logits = model(example.inputs[0])
+    losses = F.cross_entropy(logits.mT, example.targets[0], reduction="none")
+    loss = float((losses * example.weights[0]).sum() / example.weights.sum())
+    with database(db).read() as connection:
+        curve = connection.exec_driver_sql(
+            "SELECT min(value) FROM metric JOIN series ON series.id = series_id WHERE run_id = ?"
+            " AND name = 'loss'",
+            (run_of(db, level, "masked"),),
+        ).scalar_one()
+    assert loss == pytest.approx(curve, abs=1e-5) and model.about.loss == curve
 
 
 def test_a_document_mask_holds_in_a_loaded_model(db: str) -> None:
@@ -293,13 +315,18 @@ def test_weights_that_are_asked_for_later_are_trained_once(
     file.write_text(f'{file.read_text()}[run]\nkeep = "final"\n')
     again = "2 complete runs have no weights"
     planned = ablate("plan", str(file))[1]
-    assert again in planned and "of 2 runs are kept" in planned and "Next: ablate run" in planned
+    assert (
+        again in planned
+        and "Weights of 2 runs are kept" in planned
+        and "Next: ablate run" in planned
+    )
     assert again in trained_study.train(file, path)
     with database(path).read() as connection:
         rows = connection.exec_driver_sql("SELECT run_id, kind FROM artifact ORDER BY 1").all()
     assert [tuple(row) for row in rows] == [(1, "final-weights"), (2, "final-weights")]
     assert numbers(path) == before, "the same numbers, and no new runs"
     assert ablate("sample", "1", "--tokens", "3")[0] == 0
+    assert "final.safetensors" in ablate("show", "1")[1]
 
     assert again not in ablate("plan", str(file))[1]
     assert again not in trained_study.train(file, path)
@@ -316,6 +343,29 @@ def numbers(path: str) -> list[tuple]:
                 " name <> 'train_seconds' ORDER BY key, name, at"
             )
         ]
+
+
+def test_tuning_runs_keep_no_weights(tmp_path: Path) -> None:
+    file, path = tmp_path / "tuned.toml", str(tmp_path / "ablate.db")
+    sizes = trained_study.SIZES.format(tokens=256).replace("lr = 1e-2\n", "")
+    file.write_text(
+        'name = "tuned"\nquestion = "?"\nseeds = 1\n'
+        f"[base]\n{sizes}[eval]\ntokens = 64\npoints = 1\n[factors]\ntopology = [1, 5]\n"
+        '[tune]\nlr = [1e-3, 1e-2]\npoints = 3\nseeds = 1\nper = "study"\n'
+        '[run]\nkeep = "final"\n'
+    )
+    trained_study.train(file, path)
+    trained_study.train(file, path)  # and are not trained again for that
+    with database(path).read() as connection:
+        roles = connection.exec_driver_sql(
+            "SELECT role, count(*), count(artifact.run_id), sum((SELECT count(*) FROM attempt WHERE"
+            " attempt.run_id = member.run_id)) FROM member LEFT JOIN artifact USING (run_id) GROUP"
+            " BY role ORDER BY role"
+        ).all()
+    assert [row[0] for row in roles] == ["compare", "tune"]
+    assert roles[0][1:] == (2, 2, 2)
+    assert roles[1][1] >= 3 and roles[1][2] == 0 and roles[1][1] == roles[1][3]
+    assert len(list((tmp_path / "ablate.weights").iterdir())) == 2
 
 
 @pytest.fixture

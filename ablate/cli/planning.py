@@ -431,8 +431,9 @@ def _weights(plan: Plan, cost: Price, unkept: frozenset[str]) -> Iterator[str]:
     """How much disk the weights take that are kept, and which runs are trained again for them."""
     n, size = cost.weights
     if n:
-        of = "at the end" if plan.study.keep == "final" else "with the lowest held-out loss"
-        yield f"Weights: those {of} of {n:,} runs are kept, {memory(size)} in all"
+        best = plan.study.keep == "best"
+        which = "those of the lowest held-out loss, which flatters" if best else "those at the end"
+        yield f"Weights of {n:,} runs are kept, {which}: {memory(size)} in all"
     if unkept:
         from ablate.store.runs import without_weights
 

@@ -51,6 +51,9 @@ def _files(run: RunDetails, database: Database) -> Iterator[str]:
     folder = database.outputs / run.row["key"][:12]
     if folder.is_dir():
         yield f"Files of the run: {folder}"
+    for path in map(database.kept, run.artifacts):
+        if path and path.is_file():
+            yield f"Weights: {path}"
     logs = [database.log(attempt["journal"]) for attempt in run.attempts]
     if any(path and path.is_file() for path in logs):
         yield f"What it printed: ablate show {run.id} --log"

@@ -38,6 +38,7 @@ class RunDetails:
         fields: Resolved fields, without the seed.
         members: Cells that it belongs to.
         attempts: Columns of the table `attempt`, the first attempt first.
+        artifacts: Name of a file → what it is: a column `kind` of the table `artifact`.
         finals: (name, at) → value, NaN where the run has no number.
         curves: Series → tokens → value, by number of the series; empty unless asked for.
     """
@@ -46,6 +47,7 @@ class RunDetails:
     fields: Mapping[str, Any]
     members: Sequence[Member]
     attempts: Sequence[Mapping[str, Any]]
+    artifacts: Mapping[str, str]
     finals: Mapping[tuple[str, float], float]
     curves: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
@@ -86,12 +88,9 @@ def weights(db: Database, name: str) -> tuple[Path, str]:
         AblateError: It has none; the message says how to get them.
     """
     (run,) = find(db, name)
-    with db.read() as connection:
-        rows = connection.exec_driver_sql(
-            "SELECT kind, path FROM artifact WHERE run_id = ?", (run.id,)
-        )
-        kept = {row.kind: row.path for row in rows}
-    paths = [kept[kind] for kind in WEIGHTS.values() if kind in kept]
+    paths = [
+        path for kind in WEIGHTS.values() for path, its in run.artifacts.items() if its == kind
+    ]
     if not paths:
         raise AblateError(f"run {name} has no weights: {_why_none(run)}")
     files = [file for file in map(db.kept, paths) if file is not None and file.is_file()]
@@ -157,6 +156,9 @@ def _details(connection: Connection, row: Row[Any], curves: bool) -> RunDetails:
     attempts = connection.exec_driver_sql(
         "SELECT * FROM attempt WHERE run_id = ? ORDER BY n", (row.id,)
     )
+    artifacts = connection.exec_driver_sql(
+        "SELECT path, kind FROM artifact WHERE run_id = ?", (row.id,)
+    )
     finals = connection.exec_driver_sql(
         "SELECT name, at, value FROM final WHERE run_id = ? ORDER BY name, at", (row.id,)
     )
@@ -165,6 +167,7 @@ def _details(connection: Connection, row: Row[Any], curves: bool) -> RunDetails:
         json.loads(row.fields),
         [Member(study, cell, role, bool(active)) for study, cell, role, active in members],
         [attempt._asdict() for attempt in attempts],
+        {artifact.path: artifact.kind for artifact in artifacts},
         {(name, at): from_db(value) for name, at, value in finals},
         _curves(connection, row) if curves else {},
     )

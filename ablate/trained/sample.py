@@ -22,8 +22,9 @@ def sample(
 ) -> str:
     """Return a text continued by a causal model, or with its masks filled by a masked one.
 
-    A causal model reads the last n_ctx tokens at most, and stops where its document ends. A masked
-    model fills the mask that it is surest of first, then reads the text again.
+    A causal model reads the last n_ctx tokens at most, and stops where its document ends; what ends
+    it is left out. A masked model fills the mask that it is surest of first, then reads the text
+    again.
 
     Args:
         model: The model.
@@ -41,6 +42,8 @@ def sample(
     masked = model.tokenizer.mask is not None
     if temperature is None:
         temperature = 0.0 if masked else 1.0
+    if not 0 <= temperature < float("inf"):
+        raise AblateError(f"temperature = {temperature:g}: give a number from 0 on")
     choice = _Choice(temperature, top_k, torch.Generator().manual_seed(seed))
     if not masked and MASK in text:
         raise AblateError(f"this model is causal: it continues a text and fills no {MASK}")
@@ -63,7 +66,8 @@ class _Choice:
         if self._top_k is not None and self._top_k < len(logits):
             least = logits.topk(self._top_k).values[-1]
             logits = logits.masked_fill(logits < least, -torch.inf)
-        shares = (logits / self._temperature).softmax(-1)
+        # the largest is subtracted first: divided by a small temperature it would overflow
+        shares = ((logits - logits.max()) / self._temperature).softmax(-1)
         return int(torch.multinomial(shares, 1, generator=self._generator))
 
 
@@ -76,6 +80,8 @@ def _continue(model: Model, given: list[int], n: int, choice: _Choice) -> list[i
     while len(made) < n and not (made and ends and tuple(made[-len(ends) :]) == ends):
         window = [*read, *made][-model.config.n_ctx :]
         made.append(choice(_logits(model, window)[-1]))
+    if made and ends and tuple(made[-len(ends) :]) == ends:
+        del made[-len(ends) :]
     return [*given, *made]
 
 
