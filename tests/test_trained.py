@@ -140,7 +140,8 @@ def test_a_file_of_weights_needs_neither_database_nor_parts(db: str, tmp_path: P
     shutil.copy(file_of(db, "own"), moved)
     outside.use(())
     again = ablate.load_model(moved)
-    other = ablate.load_model(run_of(db, "whole"), db)  # has other levels in the catalogue now
+    other = ablate.load_model(run_of(db, "whole"), db)
+    outside.use(())  # as a study that is planned meanwhile does
     given = torch.tensor([model.tokenizer.encode("It is a truth")])
     with torch.inference_mode():
         torch.testing.assert_close(again(given), model(given), rtol=0, atol=0)

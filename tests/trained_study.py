@@ -18,6 +18,11 @@ PARTS = '''
 import torch
 from torch import nn
 from ablate import level
+from ablate.components.attention import Causal
+
+@level("attention", "own-causal", meaning="itself and what stands before it")
+class OwnCausal(Causal):
+    """Asked for in every forward pass."""
 
 @level("activation", "squared-relu", meaning="relu(x)²", source="So et al. 2021")
 def squared_relu(x):
@@ -61,7 +66,7 @@ points = 3
 gpt2 = {{ position = "learned", activation = "gelu-tanh", tie_embeddings = "tied" }}
 neox = {{ topology = "parallel", precision = "float32" }}
 llama = {{ norm_kind = "rmsnorm", activation = "swiglu", n_kv_head = 1, bias = "none" }}
-own = {{ activation = "squared-relu" }}
+own = {{ activation = "squared-relu", attention = "own-causal" }}
 whole = {{ architecture = "parts.py:Bigram" }}
 pieces = {{ tokenizer = "bpe:300", document_mask = "attention" }}
 """
