@@ -38,6 +38,6 @@ def file_name(text: str, also: str = "") -> str:
     return f"{kept}-{digest(text)}".lstrip("-")
 
 
-def digest(text: str) -> str:
-    """Return eight hexadecimal digits that tell `text` from other texts."""
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
+def digest(text: str, digits: int = 8) -> str:
+    """Return hexadecimal digits that tell `text` from other texts."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:digits]

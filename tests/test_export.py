@@ -22,7 +22,7 @@ from ablate import results, store
 from ablate.plan import plan
 from ablate.store import Database
 from ablate.store.register import register
-from ablate.study import load
+from ablate.study import Crossed, load
 
 STUDY = "a/b: 50%?"
 HOSTILE = {"curve": "a/b", "diverged": "../c", "bare": "日本語\n" + "x" * 300}
@@ -142,28 +142,33 @@ def test_tensorboard_reads_every_number(ablate: Run, db: Database) -> None:
     assert not found
 
 
-def test_tensorboards_hparams_show_cells_with_their_seeds(ablate: Run, db: Database) -> None:
+def session_groups(folder: str) -> list[Any]:
+    """The rows of the tab HParams, by TensorBoard's own backend."""
     from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
     from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
     from tensorboard.context import RequestContext
     from tensorboard.plugins.base_plugin import TBContext
     from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
-    assert ablate("export", STUDY, "logs", "--to", "tensorboard")[0] == 0
-    multiplexer = EventMultiplexer().AddRunsFromDirectory("logs")
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(folder)
     multiplexer.Reload()
-    context = backend_context.Context(
-        TBContext(data_provider=MultiplexerDataProvider(multiplexer, "logs"))
-    )
-    metrics = [api_pb2.MetricName(tag="final/loss")]
-    columns = [api_pb2.ColParams(metric=metric) for metric in metrics]
-    request = api_pb2.ListSessionGroupsRequest(start_index=0, slice_size=100, col_params=columns)
-    request.allowed_statuses.extend(
-        getattr(api_pb2, f"STATUS_{name}") for name in ("SUCCESS", "FAILURE", "RUNNING", "UNKNOWN")
+    provider = MultiplexerDataProvider(multiplexer, folder)
+    context = backend_context.Context(TBContext(data_provider=provider))
+    columns = [api_pb2.ColParams(metric=api_pb2.MetricName(tag="final/loss"))]
+    statuses = list(api_pb2.Status.values())
+    request = api_pb2.ListSessionGroupsRequest(
+        start_index=0, slice_size=100, col_params=columns, allowed_statuses=statuses
     )
     answer = list_session_groups.Handler(RequestContext(), context, "", request).run()
+    return list(answer.session_groups)
+
+
+def test_tensorboards_hparams_show_cells_with_their_seeds(ablate: Run, db: Database) -> None:
+    from tensorboard.plugins.hparams import api_pb2
+
+    assert ablate("export", STUDY, "logs", "--to", "tensorboard")[0] == 0
     runs = begun(db)
-    groups = {group.hparams["model"].string_value: group for group in answer.session_groups}
+    groups = {group.hparams["model"].string_value: group for group in session_groups("logs")}
     assert set(groups) == {cell.removeprefix("model=") for cell, _, _ in runs}
     for (cell, _, seed), run in runs.items():
         group = groups[cell.removeprefix("model=")]
@@ -175,6 +180,19 @@ def test_tensorboards_hparams_show_cells_with_their_seeds(ablate: Run, db: Datab
         values = [metric.value for metric in session.metric_values]
         if run["status"] == "complete":
             assert float(np.float32(run["loss"])) in values
+    (mean,) = [one.value for one in groups["plain"].metric_values if one.name.tag == "final/loss"]
+    assert mean == 2.5  # of 2.0 and 3.0
+
+
+def test_seeds_of_weights_and_data_are_repetitions_in_tensorboard(
+    ablate: Run, tmp_path: Path
+) -> None:
+    levels = {"topology": {"serial": {"topology": "serial"}}}
+    way = lambda levels, seed: Outcome(2.0)  # noqa: E731
+    with study(tmp_path, levels, way, seeds=Crossed(2, 2)) as one:
+        assert ablate("export", "topology", "--to", "tensorboard", "--db", str(one.path))[0] == 0
+    (group,) = session_groups("runs")
+    assert len(group.sessions) == 4
 
 
 def test_a_study_of_a_script_has_its_fields(ablate: Run, tmp_path: Path) -> None:
@@ -269,7 +287,7 @@ def test_mlflow_reads_every_number_once(
             for name, points in numbers.items():
                 stored = [(step, ABOUT_MLFLOW.get(value, value)) for step, value in points]
                 key = name.replace("@", "_")
-                if key in histories:  # others are hostile
+                if key in histories:
                     assert equal(histories.pop(key), stored), (place, name)
                 else:
                     like = [k for k in histories if equal(histories[k], stored)]

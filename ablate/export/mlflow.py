@@ -79,7 +79,7 @@ def _write(client: Any, exported: Exported) -> None:
     known = {tuple(map(run.data.tags.get, runs.IDENTITY)): run for run in _every(client, number)}
     keys = _keys(name for run in exported.runs for name in (*run.series, *run.finals, *run.config))
     for run in exported.runs:
-        content, old = digest(repr((run, run.points))), known.get(run.identity)
+        content, old = digest(repr((run, run.points)), 16), known.get(run.identity)
         if old and old.data.tags.get(CONTENT) == content:
             continue
         if old:

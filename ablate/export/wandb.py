@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate import formats
+from ablate.errors import AblateError
 from ablate.export import missing, runs
 from ablate.export.runs import Run
 from ablate.paths import digest
@@ -48,17 +49,19 @@ def write(database: Database, study: str, where: str, role: str | None) -> str:
     folder = Path(settings.wandb_dir)
     try:
         for run in exported.runs:
-            number = digest("\0".join((study, *run.identity)))
+            number = digest("\0".join((study, *run.identity)), 16)
             for old in folder.glob(f"offline-run-*-{number}"):
                 shutil.rmtree(old)
             _write(wandb, run, settings=settings, project=project, id=number)
+    except wandb.Error as error:
+        raise AblateError(f"W&B: {error}") from None
     finally:
         wandb.teardown()  # its service
     return exported.said(folder)
 
 
 def _write(wandb: Any, run: Run, **options: Any) -> None:
-    """Write a run. W&B dates it to now and the points to their time, which is not known."""
+    """Write a run, its points with the time at which it began: that of each is not known."""
     tracked = wandb.init(
         group=_short(run.cell),
         name=_short(run.name),
