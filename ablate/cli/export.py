@@ -81,7 +81,6 @@ def export(
     to = to or _format(where)
     if to not in (*FORMATS, *PLACES):
         raise unknown("--to", to, [*FORMATS, *PLACES])
-    roles = None if role == "all" else role
     if to in PLACES:
         if where == STANDARD:
             raise AblateError(f"--to {to} writes more than one stream: name {PLACES[to].meaning}")
@@ -89,7 +88,7 @@ def export(
             raise AblateError(f"--what chooses a table; --to {to} takes runs")
         place = where or PLACES[to].default
         with store.open(db) as database, writing(Path(place)), working(f"Writing {place} …"):
-            said = exports.write(to, database, study, where, roles)
+            said = exports.write(to, database, study, where, role)
         echo(said)
         return
     if what not in ("", *WHAT):
@@ -97,7 +96,7 @@ def export(
     from ablate.export import tables
 
     with store.open(db) as database:
-        frame = tables.frame(database, study, what or "runs", roles)
+        frame = tables.frame(database, study, what or "runs", role)
     content = tables.content(frame, to)
     if where in ("", STANDARD):
         deliver(content)
@@ -117,8 +116,9 @@ def _format(where: str) -> str:
     name = out.with_suffix("") if out.suffix.lower() == ".gz" else out
     kind = name.suffix.lower().removeprefix(".")
     if kind not in FORMATS or (name != out and kind == "parquet"):
-        choices = [*(f".{known}" for known in FORMATS), ".csv.gz"]
-        raise unknown("extension of DESTINATION without --to", name.suffix or out.name, choices)
+        endings = [*(f".{known}" for known in FORMATS), ".csv.gz"]
+        choices = [*endings, *(f"--to {place}" for place in PLACES)]
+        raise unknown("extension of a file", name.suffix or out.name, choices)
     return kind
 
 

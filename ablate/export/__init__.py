@@ -39,7 +39,7 @@ PLACES = {
 }
 
 
-def write(to: str, database: Database, name: str, where: str, role: str | None) -> str:
+def write(to: str, database: Database, name: str, where: str, role: str) -> str:
     """Write what a database holds for another program.
 
     Args:
@@ -47,7 +47,7 @@ def write(to: str, database: Database, name: str, where: str, role: str | None) 
         database: The database.
         name: The study, or whatever else the place takes.
         where: Where to write, a path or what the program understands; "" for its own default.
-        role: Role of the runs, None for every role.
+        role: "compare", "tune" or "all", as in `ablate.load`.
 
     Returns:
         One line that says what was written, and where.

@@ -24,7 +24,7 @@ PARAMS, METRICS = 100, 800  # at once; MLflow takes 100, and 1,000 in all
 LONGEST = 200  # characters of the names of metrics and parameters; MLflow takes 250
 
 
-def write(database: Database, study: str, where: str, role: str | None) -> str:
+def write(database: Database, study: str, where: str, role: str) -> str:
     """Write the runs of a study as runs of the experiment of that name.
 
     A run that is there, known by its tags key, cell and role, is left alone if it is the same, and

@@ -108,13 +108,13 @@ class Exported:
         return f"{where}: {len(self.runs):,} runs of {self.about.name}{left}"
 
 
-def read(database: Database, study: str, role: str | None) -> Exported:
+def read(database: Database, study: str, role: str) -> Exported:
     """Return a study with its runs that have begun.
 
     Args:
         database: The database.
         study: Name of the study.
-        role: Role of the runs, None for every role.
+        role: As in `ablate.load`.
 
     Raises:
         AblateError: There is no such study, or none of its runs has begun.

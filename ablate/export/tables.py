@@ -13,14 +13,14 @@ from ablate import analysis, formats, results
 from ablate.store import Database
 
 
-def frame(database: Database, study: str, what: str, role: str | None) -> pd.DataFrame:
+def frame(database: Database, study: str, what: str, role: str) -> pd.DataFrame:
     """Return one of `ablate.export.WHAT` of a study, without the folders of its user.
 
     Args:
         database: The database.
         study: Name of the study.
         what: A name of `WHAT`.
-        role: Role of the runs in runs, curves and finals, None for every role.
+        role: As in `ablate.load`, for runs, curves and finals.
 
     Raises:
         AblateError: There is no such study.

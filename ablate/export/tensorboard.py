@@ -19,7 +19,7 @@ FILE = "events.out.tfevents.0.ablate"  # TensorBoard reads files with tfevents i
 KEPT = " =,.+"  # characters of cells that are valid in the name of a folder
 
 
-def write(database: Database, study: str, where: str, role: str | None) -> str:
+def write(database: Database, study: str, where: str, role: str) -> str:
     """Write the runs of a study below a folder of the name of the study.
 
     A run that is there is replaced. See `ablate.export.write`.

@@ -18,7 +18,7 @@ from ablate.store import Database
 LONGEST = 128  # characters of a name that W&B takes
 
 
-def write(database: Database, study: str, where: str, role: str | None) -> str:
+def write(database: Database, study: str, where: str, role: str) -> str:
     """Write the runs of a study as W&B's offline runs, in the folder wandb of a folder.
 
     A run that is there is replaced. See `ablate.export.write`.
