@@ -429,6 +429,7 @@ def test_what_is_missing_is_named(
     study(tmp_path, levels, lambda levels, seed: None, seeds=1).close()
     arguments = ["export", "topology", "--to", to, "--db", str(tmp_path / "ablate.db")]
     refused(ablate, arguments, ["no run of study 'topology' has begun", "ablate run topology"])
+    refused(ablate, [*arguments, "--role", "tune"], ["no tuning run of study 'topology'"])
     library = to.removesuffix("-offline")
     for name in [name for name in sys.modules if name.split(".")[0] == library]:
         monkeypatch.delitem(sys.modules, name)

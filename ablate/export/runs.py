@@ -122,7 +122,8 @@ def read(database: Database, study: str, role: str) -> Exported:
     frame = results.load(study, database, role=role)
     begun = frame[frame["status"] != "planned"]
     if begun.empty:
-        raise AblateError(f"no run of study {study!r} has begun: ablate run {study}")
+        which = "tuning run" if role == "tune" else "run"
+        raise AblateError(f"no {which} of study {study!r} has begun: ablate run {study}")
     fields, levels = results.fields(study, database), results.levels(study, database)
     curves = results.curves(study, db=database, role=role)
     points = dict(iter(curves.groupby(PLACE)))
