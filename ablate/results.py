@@ -7,6 +7,7 @@ distinguishes them. ±Inf stay ±Inf.
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ TEXT = frozenset(
         "baseline_status",
     ]
 )
+NAMED = ("corpus", "tokenizer")  # fields of texts, which may be paths
 WHOLE = (
     *("diverged_at", "seed", "init_seed", "data_seed", "tokens", "n_params", "n_params_body"),
     *("attempts", "step"),
@@ -116,9 +118,22 @@ def load(study: str, db: Source = None, *, role: str | None = "compare") -> pd.D
     return _with_arms(runs, study, opened)
 
 
+def fields(study: str, db: Source = None) -> dict[int, dict[str, Any]]:
+    """Return run → the fields of its kind, without the seed and without folders of its user."""
+    opened = database(db)
+    _, found = rows.fields(opened, _study(opened, study).name)
+    return {
+        run: {
+            name: formats.without_folders(value) if name in NAMED and value else value
+            for name, value in json.loads(text).items()
+        }
+        for run, text in found
+    }
+
+
 def without_folders(runs: pd.DataFrame) -> pd.DataFrame:
     """Return runs whose texts are named without the folders of their user, to be published."""
-    named = [name for name in ("corpus", "tokenizer") if name in runs]
+    named = [name for name in NAMED if name in runs]
     return runs.assign(
         **{name: runs[name].map(formats.without_folders, na_action="ignore") for name in named}
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import errno
 import gzip
 import io
 import json
@@ -17,10 +18,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from cli_helpers import ROOT, Run, completed, refused
 from report_study import NAN, Levels, Outcome, study
 
+from ablate import results
 from ablate.cli import compare, guard
 from ablate.store.questions import QUESTIONS
 
@@ -73,8 +76,7 @@ def default(ablate: Run, trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (["export", "wiring", "out"], ["'out'", ".csv, .tsv, .json, .jsonl, .parquet"]),
         (["export", "wiring", "out.xls"], ["'.xls'", ".csv"]),
         (["export", "wiring", "out.parquet.gz"], ["'.parquet'", ".csv.gz"]),
-        (["export", "wiring", "-", "--format", "parquet"], ["standard output"]),
-        (["export", "wiring", "-", "--format", "xls"], ["'xls'", "jsonl"]),
+        (["export", "wiring", "-", "--to", "xls"], ["'xls'", "jsonl"]),
         (["export", "wiring", "out.csv", "--what", "runes"], ["'runes'", "'runs'"]),
         (["export", "wirin", "out.csv"], ["'wirin'", "'wiring'"]),
         (["export", "wiring", "no/folder/out.csv"], ["no/folder/out.csv cannot be written"]),
@@ -217,8 +219,10 @@ def test_export_says_what_it_wrote(ablate: Run, suffix: str) -> None:
 def test_export_to_a_pipe_is_the_file_alone(ablate: Run) -> None:
     for kind in ("csv", "tsv", "json", "jsonl"):
         assert ablate("export", "wiring", f"runs.{kind}")[0] == 0
-        code, out, err = ablate("export", "wiring", "-", "--format", kind)
-        assert (code, err) == (0, "") and out == Path(f"runs.{kind}").read_text(encoding="utf-8")
+        for place in ("-", ""):
+            code, out, err = ablate("export", "wiring", place, "--to", kind)
+            assert (code, err) == (0, "")
+            assert out == Path(f"runs.{kind}").read_text(encoding="utf-8")
     for name in ("a.csv.gz", "b.CSV.GZ"):
         assert ablate("export", "wiring", name)[0] == 0
     packed = Path("a.csv.gz").read_bytes()
@@ -236,18 +240,32 @@ def test_sql_is_read_from_standard_input(ablate: Run, monkeypatch: pytest.Monkey
     assert code == 2 and "standard input has no SELECT" in err
 
 
-def test_an_export_that_fails_leaves_the_old_file(
+def test_parquet_goes_to_a_pipe_but_not_to_a_terminal(
     ablate: Run, trained: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("x.parquet").write_text("old")
+    command = [sys.executable, "-m", "ablate", "export", "wiring", "--to", "parquet"]
+    command += ["--what", "curves", "--db", trained]
+    piped = subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout
+    frame = pd.read_parquet(io.BytesIO(piped))
+    pd.testing.assert_frame_equal(frame, results.curves("wiring", db=trained), check_exact=True)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    code, _, err = ablate("export", "wiring", "-", "--to", "parquet")
+    assert code == 2 and "terminal" in err
+
+
+def test_an_export_that_fails_leaves_the_old_file(
+    ablate: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("x.csv").write_text("old")
+
+    def full(path: Path, to: Path) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
     with monkeypatch.context() as patch:
-        patch.setattr("importlib.util.find_spec", lambda name: None)
-        code, _, err = ablate("export", "wiring", "x.parquet")
-    assert (code, err) == (
-        2,
-        "ablate: parquet needs pyarrow: pip install pyarrow, or write a .csv\n",
-    )
-    assert Path("x.parquet").read_text() == "old" and not list(Path.cwd().glob("*.part"))
+        patch.setattr(Path, "replace", full)
+        code, _, err = ablate("export", "wiring", "x.csv")
+    assert (code, err) == (2, "ablate: x.csv cannot be written: no space left on device\n")
+    assert Path("x.csv").read_text() == "old" and not list(Path.cwd().glob("*.part"))
 
 
 # -- a browser -------------------------------------------------------------------------------------

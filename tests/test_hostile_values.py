@@ -209,11 +209,10 @@ def test_curves_come_back_as_they_went_in(db: Database, tmp_path: Path, way: str
     assert all(same(value, CURVE[step]) for (_, _, step), value in found.items())
 
 
-@pytest.mark.parametrize("what", ["runs", "pairs", "effects"])
+@pytest.mark.parametrize("what", ["runs", "curves", "finals", "pairs", "effects"])
 def test_every_export_is_the_frame(db: Database, tmp_path: Path, what: str) -> None:
-    frame = {"runs": ablate.load, "pairs": results.pairs, "effects": ablate.effects}[what](
-        STUDY, db=db
-    )
+    ways = {"runs": ablate.load, "effects": ablate.effects}
+    frame = (ways.get(what) or getattr(results, what))(STUDY, db=db)
     expected = [
         {column: None if value is pd.NA else value for column, value in row.items()}
         for row in frame.to_dict("records")

@@ -25,7 +25,7 @@ import pytest
 from report_study import NAN, Outcome, few_replicates, study, svg_only  # noqa: F401
 from scipy import stats
 
-from ablate import report, store, units
+from ablate import paths, report, store, units
 from ablate.report import document, labels, scaled
 from ablate.scaling import Interval
 from ablate.store import Database
@@ -828,15 +828,15 @@ NAMES = (
 
 
 def test_each_study_has_a_folder_of_its_own_on_every_file_system() -> None:
-    folders = [document.file_name(name) for name in (*NAMES, document.file_name("Quickstart"))]
+    folders = [paths.file_name(name) for name in (*NAMES, paths.file_name("Quickstart"))]
     # what APFS and NTFS make equal: case, and accents written in one or two characters
     folded = {unicodedata.normalize("NFD", folder.casefold()) for folder in folders}
     assert len(folded) == len(NAMES) + 1
     for folder in folders:
         assert re.fullmatch(r"[\w-]+", folder) and len(folder.encode()) < 250, folder
     kept = ("topology", "quickstart-tiny", "n_layer", "深い", "порядок")
-    assert tuple(map(document.file_name, kept)) == kept
-    assert document.file_name("v1.0").startswith("v1-0-")
+    assert tuple(map(paths.file_name, kept)) == kept
+    assert paths.file_name("v1.0").startswith("v1-0-")
 
 
 @pytest.mark.usefixtures("svg_only")

@@ -24,6 +24,7 @@ HEAVY = {
     "alembic": ORDER.index("store"),
     "scipy": ORDER.index("stats"),
     "optuna": ORDER.index("tune"),
+    **dict.fromkeys(("tensorboard", "mlflow", "wandb"), len(ORDER)),  # never as one is loaded
 }
 
 

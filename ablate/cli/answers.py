@@ -43,7 +43,7 @@ def report(
     from ablate import report as reports
     from ablate import store
     from ablate.cli.stored import name_of, notes
-    from ablate.report.document import file_name
+    from ablate.paths import file_name
     from ablate.store.names import studies
 
     show = console()

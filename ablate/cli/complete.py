@@ -107,10 +107,3 @@ def levels(incomplete: str) -> list[str]:
         for level in CATALOGUE[name].names
         if level.startswith(last) and level not in before
     ]
-
-
-def exports(incomplete: str) -> list[str]:
-    """Return what `ablate export` can write."""
-    from ablate.cli.export import WHAT
-
-    return [name for name in WHAT if name.startswith(incomplete)]

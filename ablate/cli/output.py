@@ -118,9 +118,18 @@ def echo(*lines: str, error: bool = False) -> None:
         print(harmless(line), file=sys.stderr if error else sys.stdout)
 
 
-def deliver(text: str) -> None:
-    """Print text for another program as it is, and on a terminal with escapes."""
-    print(harmless(text) if sys.stdout.isatty() else text, end="")
+def deliver(content: str | bytes) -> None:
+    """Print content for another program as it is, and text on a terminal with escapes.
+
+    Raises:
+        AblateError: Bytes would go to a terminal.
+    """
+    if isinstance(content, str):
+        print(harmless(content) if sys.stdout.isatty() else content, end="")
+    elif sys.stdout.isatty():
+        raise AblateError("this is no text for a terminal: name a file, or redirect the output")
+    else:
+        sys.stdout.buffer.write(content)
 
 
 def complain(text: str) -> None:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import jinja2
 
 from ablate import __version__
+from ablate.paths import file_name
 from ablate.report import (
     answers,
     appendix,
@@ -30,16 +31,7 @@ from ablate.report import (
     tuned,
 )
 from ablate.report.data import ReportData, gather
-from ablate.report.document import (
-    Section,
-    Table,
-    exported,
-    file_name,
-    markdown,
-    shown,
-    to_csv,
-    to_latex,
-)
+from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
 from ablate.report.figure_set import FigureSet
 from ablate.report.labels import sentence
 from ablate.report.method import paragraphs

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import html
 import io
 import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,24 +14,6 @@ from pathlib import Path
 import pandas as pd
 
 from ablate import figures
-
-_LONGEST = 50  # characters of a file name; with the hash it stays below 255 bytes in any script
-_HASHED = re.compile(r"-[0-9a-f]{8}")
-
-
-def file_name(text: str) -> str:
-    """Return a name for the files of `text`, which no other text has on any file system.
-
-    It is the text itself where that consists of lower-case letters, digits, - and _. Otherwise the
-    part of it that is valid everywhere is followed by a hash, because a file system may ignore
-    case or the way in which accents are written.
-    """
-    composed = unicodedata.normalize("NFC", text)
-    kept = re.sub(r"[^\w-]+", "-", composed).strip("-")[:_LONGEST]
-    if kept and kept == text == composed.casefold() and not _HASHED.fullmatch(kept[-9:]):
-        return kept
-    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
-    return f"{kept}-{digest}".lstrip("-")
 
 
 @dataclass(frozen=True)

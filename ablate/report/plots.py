@@ -12,8 +12,9 @@ from ablate import figures
 from ablate.analysis.records import SeedGroups, Tuning
 from ablate.analysis.tuning import group_names
 from ablate.figures.cost import front
+from ablate.paths import file_name
 from ablate.report.data import ReportData
-from ablate.report.document import Figure, file_name
+from ablate.report.document import Figure
 from ablate.report.figure_set import FigureSet
 from ablate.report.labels import sentence
 from ablate.study import tuned, tuned_field

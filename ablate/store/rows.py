@@ -24,6 +24,15 @@ def runs(db: Database, study: str, role: str | None) -> Rows:
     return _select(db, sql, study=study, role=role)
 
 
+def fields(db: Database, study: str) -> Rows:
+    """Return run and fields (JSON) of a study's runs."""
+    sql = """
+        SELECT run.id AS run, run.fields FROM run
+        WHERE run.id IN (SELECT run FROM all_runs WHERE study = :study)
+    """
+    return _select(db, sql, study=study)
+
+
 def pairs(db: Database, study: str) -> Rows:
     """Return the view `pairs` of a study, by contrast and seed."""
     return _select(

@@ -1,0 +1,58 @@
+"""A study's numbers as the content of one file: CSV, TSV, JSON, JSON lines or Parquet."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from ablate import analysis, formats, results
+from ablate.store import Database
+
+
+def frame(database: Database, study: str, what: str, role: str) -> pd.DataFrame:
+    """Return one of `ablate.export.WHAT` of a study, without the folders of its user.
+
+    Args:
+        database: The database.
+        study: Name of the study.
+        what: A name of `WHAT`.
+        role: As in `ablate.load`, for runs, curves and finals.
+
+    Raises:
+        AblateError: There is no such study.
+    """
+    frames: dict[str, Callable[..., pd.DataFrame]] = {
+        "runs": partial(results.load, role=role),
+        "curves": partial(results.curves, role=role),
+        "finals": partial(results.finals, role=role),
+        "pairs": results.pairs,
+        "effects": analysis.effects,
+    }
+    found = results.without_folders(frames[what](study, db=database))
+    # the view `runs` has columns for fields of transformers, which a script's runs lack
+    return found.dropna(axis="columns", how="all") if results.study(study, database).own else found
+
+
+def content(frame: pd.DataFrame, kind: str) -> str | bytes:
+    """Return the rows of a frame with full precision: text, or the bytes of Parquet.
+
+    Args:
+        frame: The rows.
+        kind: One of `ablate.export.FORMATS`.
+    """
+    if kind == "parquet":
+        buffer = io.BytesIO()
+        frame.to_parquet(buffer, engine="pyarrow", index=False)
+        return buffer.getvalue()
+    rows = list(zip(*(_values(frame[column]) for column in frame), strict=True))
+    return formats.render(list(map(str, frame)), rows, kind)
+
+
+def _values(column: pd.Series) -> list[Any]:
+    """Return Python's own values, None if missing; NaN stays NaN in a column of floats."""
+    numbers = pd.api.types.is_float_dtype(column.dtype)
+    return [value if numbers or not pd.isna(value) else None for value in column.tolist()]

@@ -1,0 +1,87 @@
+"""A study for Weights & Biases: folders of runs that `wandb sync` uploads."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ablate import formats
+from ablate.errors import AblateError
+from ablate.export import missing, runs
+from ablate.export.runs import Run
+from ablate.paths import digest
+from ablate.store import Database
+
+LONGEST = 128  # characters of a name that W&B takes
+
+
+def write(database: Database, study: str, where: str, role: str) -> str:
+    """Write the runs of a study as W&B's offline runs, in the folder wandb of a folder.
+
+    A run that is there is replaced. See `ablate.export.write`.
+    """
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    try:
+        import wandb
+    except ImportError:
+        raise missing("wandb") from None
+    exported = runs.read(database, study, role)
+    Path(where).mkdir(parents=True, exist_ok=True)
+    settings = wandb.Settings(
+        mode="offline",
+        root_dir=where,
+        silent=True,
+        symlink=False,
+        host="",
+        # the runs were not trained here: nothing of this process belongs to them
+        console="off",
+        disable_code=True,
+        disable_git=True,
+        x_disable_machine_info=True,
+        x_disable_meta=True,
+        x_disable_stats=True,
+        x_save_requirements=False,
+    )
+    project = _short(re.sub(r"[/\\#?%:]", "-", study))
+    folder = Path(settings.wandb_dir)
+    try:
+        for run in exported.runs:
+            number = digest("\0".join((study, *run.identity)), 16)
+            for old in folder.glob(f"offline-run-*-{number}"):
+                shutil.rmtree(old)
+            _write(wandb, run, settings=settings, project=project, id=number)
+    except wandb.Error as error:
+        raise AblateError(f"W&B: {error}") from None
+    finally:
+        wandb.teardown()  # its service
+    return exported.said(folder)
+
+
+def _write(wandb: Any, run: Run, **options: Any) -> None:
+    """Write a run, its points with the time at which it began: that of each is not known."""
+    tracked = wandb.init(
+        group=_short(run.cell),
+        name=_short(run.name),
+        job_type=run.role,
+        config={**run.config, "seed": run.seed, **run.tags},
+        **options,
+    )
+    time = {} if run.started is None else {"_timestamp": run.started}
+    for step, values in run.points:
+        tracked.log(values | time, step=step)
+    # in a summary W&B's own writer makes null of a number that JSON lacks
+    tracked.summary.update(
+        {
+            name: value if abs(value) < float("inf") else formats.number(value)
+            for name, value in run.finals.items()
+        }
+    )
+    tracked.finish(exit_code=0 if run.status == "complete" else 1)
+
+
+def _short(text: str) -> str:
+    """Return a text that W&B takes as a name."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 9]}-{digest(text)}"
