@@ -257,6 +257,18 @@ def test_a_saved_model_is_the_same_in_transformers(db: str, tmp_path: Path, leve
         hugging_face.save(model, tmp_path / "out")
 
 
+def test_the_command_saves_a_run(ablate: Run, db: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    to = ("--to", "transformers", "--db", db)
+    code, out, _ = ablate("export", str(run_of(db, "llama")), str(tmp_path / "out"), *to)
+    assert code == 0 and "Llama" in out and out.count("\n") == 1
+    assert transformers.AutoConfig.from_pretrained(tmp_path / "out").model_type == "llama"
+    code, _, err = ablate("export", str(run_of(db, "own")), str(tmp_path / "other"), *to)
+    assert code == 2 and "activation = 'squared-relu'" in err and err.count("\n") == 1
+    code, _, err = ablate("export", "kept", str(tmp_path / "other"), *to)
+    assert code == 2 and "no run 'kept'" in err and not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize("study", ["kept", "masked"])
 def test_a_saved_tokenizer_of_pieces_gives_the_same_tokens(db: str, study: str) -> None:
     pytest.importorskip("transformers")

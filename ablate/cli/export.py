@@ -10,7 +10,7 @@ import typer
 
 from ablate.cli import complete
 from ablate.cli.output import deliver, echo
-from ablate.cli.render import Db, Stored, working, writing
+from ablate.cli.render import Db, working, writing
 from ablate.export import FORMATS, PLACES, WHAT
 
 STANDARD = "-"  # instead of a file
@@ -18,7 +18,17 @@ _DEFAULTS = ", ".join(f"{place.default} for {name}" for name, place in PLACES.it
 
 
 def export(
-    study: Stored,
+    study: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY|RUN",
+            help=(
+                "A study in the database; for transformers a run: its number, or the start of its"
+                " key."
+            ),
+            autocompletion=complete.stored,
+        ),
+    ],
     where: Annotated[
         str,
         typer.Argument(
@@ -73,6 +83,8 @@ def export(
     ablate export wiring --to jsonl | head
 
     ablate export wiring --to tensorboard
+
+    ablate export 12 --to transformers my-model
     """
     from ablate import export as exports
     from ablate import store

@@ -36,6 +36,9 @@ PLACES = {
     "tensorboard": Place("tensorboard", "runs", "a folder of event files"),
     "mlflow": Place("mlflow", "mlflow.db", "a database, or any tracking URI"),
     "wandb-offline": Place("wandb", ".", "a folder for W&B's folder wandb, for `wandb sync`"),
+    "transformers": Place(
+        "hugging_face", "model", "a folder for the model of one run, which RUN names"
+    ),
 }
 
 

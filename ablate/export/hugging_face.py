@@ -1,0 +1,17 @@
+"""The model of a run in a folder, for the library `transformers`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ablate.store import Database
+
+
+def write(database: Database, run: str, where: str, role: str) -> str:
+    """Save a run's model; see `ablate.export.write`. One run is named, whatever its role."""
+    from ablate.trained import load_model
+    from ablate.trained.hugging_face import save
+
+    model = load_model(run, database)
+    kind = save(model, Path(where))
+    return f"{where}: run {run} as a {kind} of transformers, with its {model.about.keep} weights"
