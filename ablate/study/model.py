@@ -38,7 +38,8 @@ def resource_fields(fit: Mapping[str, Any]) -> dict[str, str]:
 
 def kind_of(settings: Mapping[str, Any]) -> str:
     """Return the kind of the runs of a study with these tables, see `ablate.kinds`."""
-    return "command" if isinstance(settings.get("command"), dict) else "transformer"
+    named = (name for name in ("command", "imported") if isinstance(settings.get(name), dict))
+    return next(named, "transformer")
 
 
 @dataclass(frozen=True)
@@ -172,18 +173,24 @@ class Study:
     use: tuple[Code, ...] = ()  # what its levels from outside come from
     reading: Reading = DEFAULT  # [data]: how the files of a corpus are read
     command: Command | None = None  # [command]: its runs are those of a script
+    imported: bool = False  # [imported]: its runs were made elsewhere, and cannot be trained
     path: Path = Path("study.toml")  # the file; relative paths in it start from its folder
     toml: str = ""  # the file's text
 
     @property
     def kind(self) -> str:
         """The kind of its runs, see `ablate.kinds`."""
-        return "command" if self.command else "transformer"
+        return "imported" if self.imported else "command" if self.command else "transformer"
+
+    @property
+    def own(self) -> bool:
+        """Whether its runs are not ablate's: of a script, or imported."""
+        return self.kind != "transformer"
 
     @property
     def reported(self) -> str:
         """The name under which runs report the metric, without which of its values decides."""
-        return self.metric.removeprefix("best ") if self.command else self.metric
+        return self.metric.removeprefix("best ") if self.own else self.metric
 
     def seed_fields(self, seed: int) -> Fields:
         """Return the fields of a run that its seed sets: none unless seeds are crossed."""
