@@ -86,7 +86,7 @@ def import_(
     """Import results that exist already, as a study that every other command reads."""
     from pathlib import Path
 
-    from ablate import metrics, store
+    from ablate import store
     from ablate.analysis import analyse
     from ablate.errors import AblateError, unknown
     from ablate.imported.model import Asked
@@ -100,7 +100,6 @@ def import_(
         raise unknown("value of --at", at, ["last", "best", "5000"])
     if goal not in ("", "lower", "higher"):
         raise unknown("goal", goal, ["lower", "higher"])
-    notes = [] if goal or not metric else [_guessed(metric[0])]
     resources = {PARAMS: n, TOKENS: d, FLOPS: flops}
     asked = Asked(
         tuple(metric),
@@ -108,7 +107,7 @@ def import_(
         seed,
         step,
         at,
-        goal or metrics.likely_goal(metric[0] if metric else ""),
+        goal,
         tuple(where),
         pattern,
         {name: column for name, column in resources.items() if column},
@@ -121,14 +120,8 @@ def import_(
         with store.open(db, create=True) as database:
             done = import_runs(database, paths, found, asked, told)
             analyse(database, study)
-    show_all([_said(done), *done.notes, *notes])
+    show_all([_said(done), *done.notes])
     show_all([f"Next: {next_command(context, 'report', study)}"])
-
-
-def _guessed(metric: str) -> str:
-    from ablate.metrics import likely_goal
-
-    return f"{metric}: {likely_goal(metric)} is better, by its name; --goal says otherwise."
 
 
 def _said(done: Imported) -> str:

@@ -25,7 +25,7 @@ class Asked:
         seed: Of the seed.
         step: Of the step, "" for none.
         at: The value that decides: "last", "best", or that of a step.
-        goal: "lower" or "higher".
+        goal: "lower" or "higher"; "" for what the tool says, or the metric's name.
         where: Conditions on rows.
         pattern: See `Wanted.pattern`.
         resources: Field of a run → its column: parameters, tokens, FLOPs.
@@ -36,7 +36,7 @@ class Asked:
     seed: str
     step: str = ""
     at: str = "last"
-    goal: str = "lower"
+    goal: str = ""
     where: tuple[str, ...] = ()
     pattern: str = ""
     resources: Mapping[str, str] = field(default_factory=dict)
@@ -90,12 +90,14 @@ class Gathered:
     Attributes:
         factors: Field → its levels, in the order of the files.
         columns: Field → its column.
+        goal: Which direction of the metric is better: "lower" or "higher".
         runs: The runs, in that order.
         notes: What was left out, taken for granted or looks odd.
     """
 
     factors: Mapping[str, list[Level]]
     columns: Mapping[str, str]
+    goal: str
     runs: list[ImportedRun]
     notes: list[str]
 

@@ -83,14 +83,32 @@ def could_be(sources: Sequence[Source], asked: Asked) -> str:
 def _column(source: Source, name: str, option: str) -> str:
     if name not in source.table:
         columns = [str(one) for one in source.table]
-        hint = ""
-        if option == "--seed" and not any(SEEDLIKE.search(one) for one in columns):
-            hint = (
-                " Runs are paired by seed: where repetitions have none, add a column with their"
-                " number, if those of one number belong together."
-            )
+        hint = _hint(source, columns, option)
         raise AblateError(f"{option}: {unknown('column', name, columns, source.name)}{hint}")
     return name
+
+
+def _hint(source: Source, columns: Sequence[str], option: str) -> str:
+    """Return what may help where a column is missing, as a sentence."""
+    if source.whole and "run" in columns:
+        runs = ", ".join(map(repr, source.table["run"].head(3)))
+        return (
+            f" If the names of runs say it ({runs}), --pattern finds it there: (?P<seed>\\d+) is a"
+            " number that becomes the column seed."
+        )
+    if option != "--seed" or any(map(SEEDLIKE.search, columns)):
+        return ""
+    numbered = [one for one in columns if re.fullmatch(r"\D+\d+", one)]
+    if len(numbered) > 1:
+        word = re.escape(numbered[0].rstrip("0123456789")).replace("\\_", "_")
+        return (
+            f" If {numbered[0]}, {numbered[1]}, … are seeds, --pattern '{word}(?P<seed>\\d+)' says"
+            " so."
+        )
+    return (
+        " Runs are paired by seed: where repetitions have none, add a column with their number, if"
+        " those of one number belong together."
+    )
 
 
 def fields_of(factors: Sequence[str]) -> dict[str, str]:
@@ -98,7 +116,8 @@ def fields_of(factors: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     taken = (*RESERVED, CONTENT, SOURCE, PARAMS, TOKENS, FLOPS)
     for column in factors:
-        name = re.sub(r"\W+", "_", column).strip("_") or "factor"
+        # in SQL, names do not differ by letter case
+        name = re.sub(r"\W+", "_", column.lower()).strip("_") or "factor"
         name = f"_{name}" if name[0].isdigit() else name
         while name.lower() in taken or name.lower() in map(str.lower, found):
             name += "_"

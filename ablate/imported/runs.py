@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from ablate.imported import notes
 from ablate.imported.formats import read
 from ablate.imported.model import Asked, CellKey, Gathered, ImportedRun, text_of
 from ablate.imported.rows import Row, could_be, fields_of, require, rows_of, seeds_of, typed
+from ablate.imported.source import Source
+from ablate.metrics import likely_goal
 from ablate.sheet import numbers
 from ablate.study.command import best
 from ablate.study.imported import FLOPS
@@ -35,6 +38,8 @@ def gather(paths: Sequence[Path], asked: Asked) -> Gathered:
     """
     sources = read(paths, asked)
     require(asked, sources)
+    goal, guessed = _goal(asked, sources)
+    asked = replace(asked, goal=goal)
     left: dict[str, list[str]] = {}
     rows = [row for source in sources for row in rows_of(source, asked, left)]
     if not rows:
@@ -62,8 +67,19 @@ def gather(paths: Sequence[Path], asked: Asked) -> Gathered:
         *notes.outcomes(runs),
         *notes.shorter(runs, asked),
         *notes.followers(groups, asked),
+        *guessed,
     ]
-    return Gathered(factors, columns, runs, said)
+    return Gathered(factors, columns, goal, runs, said)
+
+
+def _goal(asked: Asked, sources: Sequence[Source]) -> tuple[str, list[str]]:
+    """Return which direction of the metric is better, and a note where that is a guess."""
+    metric = asked.metrics[0]
+    told = [source.goals[metric] for source in sources if metric in source.goals]
+    if asked.goal or told:
+        return asked.goal or told[0], []
+    goal = likely_goal(metric)
+    return goal, [f"{metric}: {goal} is better, by its name; --goal says otherwise."]
 
 
 def _groups(rows: Sequence[Row], asked: Asked) -> dict[tuple[CellKey, int], list[Row]]:
@@ -134,7 +150,7 @@ def _status(row: Row, recorded: Any, decided: float | None, asked: Asked) -> tup
     if decided is None:
         text = row.states.get(asked.metrics[0], "")
         at = f" at step {asked.at}" if asked.at.isdigit() else ""
-        said = f": it says {text!r}" if text else ""
+        said = f": it says {text!r}" if text and row.values.get(asked.metrics[0]) is None else ""
         return LOST.get(text.lower(), "failed"), f"no value of {asked.metrics[0]}{at}{said}"
     return ("complete" if math.isfinite(decided) else "diverged"), ""
 
@@ -211,7 +227,7 @@ def _twice(cell: CellKey, seed: int, one: Row, other: Row, asked: Asked) -> Abla
         and one.source.table[column][one.label] != other.source.table[column][other.label]
     ]
     steps = [column for column in columns if STEPLIKE.search(column)]
-    apart = f" They differ in {listed(columns[:6])}:" if columns else ""
+    apart = f" They differ in {listed(columns[:6])};" if columns else ""
     advice = "name what varies with --factor, or choose rows with --where"
     if steps and not asked.step:
         advice = f"if they are steps of one run, add --step {steps[0]!r}; else {advice}"

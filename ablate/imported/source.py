@@ -63,6 +63,7 @@ class Source:
         whole: Whether each row is a run, whose curve is recorded.
         decimal_comma: As `ablate.sheet.numbers` has it.
         notes: What the user should know.
+        goals: Metric → "lower" or "higher", where a tool says which is better.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Source:
     whole: bool = False
     decimal_comma: bool = False
     notes: tuple[str, ...] = ()
+    goals: Mapping[str, str] = field(default_factory=dict)
 
     def place(self, label: Any) -> str:
         """Return where a row stands: "runs.csv, line 7"."""

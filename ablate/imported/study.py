@@ -98,7 +98,7 @@ def import_runs(
         key: run for key, (run, _) in made.items()
     }
     whole = replace(planned, runs=tuple(_planned(planned, factors, runs)))
-    notes += _pairs(whole, factors, runs)
+    notes += _pairs(whole, factors, told)
     study_id = register(db, whole, replace=told.replace)
     numbers = [_numbers(run.key, new[key]) for key, (run, _) in made.items()]
     added = store.insert(db, study_id, numbers)
@@ -207,7 +207,7 @@ def _toml(
         "name": told.name,
         "question": told.question or f"How does {asked.metrics[0]} depend on {names}?",
         "metric": asked.metrics[0],
-        "goal": asked.goal,
+        "goal": found.goal,
         "within": [_factor(found, name, "--within") for name in told.within],
         "seeds": sorted({seed for _, seed in runs}),
         "imported": {
@@ -262,9 +262,7 @@ def _planned(
                 yield PlannedRun(cell, run)
 
 
-def _pairs(
-    whole: Plan, factors: Mapping[str, list[Level]], runs: Mapping[Key, Run]
-) -> Iterator[str]:
+def _pairs(whole: Plan, factors: Mapping[str, list[Level]], told: Told) -> Iterator[str]:
     """Say what is the baseline, and which combinations of cell and seed have no run.
 
     Raises:
@@ -286,7 +284,9 @@ def _pairs(
         for name, levels in factors.items()
         if name not in whole.study.within
     )
-    yield f"Baseline: {first}."
+    apart = f", in each level of {listed(whole.study.within)}" if whole.study.within else ""
+    named = "" if told.baseline else ", the first in the file; --baseline takes another"
+    yield f"Baseline: {first}{apart}{named}."
     missing = [
         f"{cell}, seed {seed}"
         for cell, of in seeds.items()

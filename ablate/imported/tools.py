@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,13 +152,16 @@ def read_optuna(path: Path, wanted: Wanted) -> Source:
     else:
         storage = JournalStorage(JournalFileBackend(str(path)))
     fields, recorded, places = [], [], []
+    goals: dict[str, str] = {}
     for study in storage.get_all_studies():
+        for name, one in zip(_objectives(len(study.directions)), study.directions, strict=True):
+            goals[name] = "higher" if one.name == "MAXIMIZE" else "lower"
         for trial in storage.get_all_trials(study._study_id, deepcopy=False):
             given = {k: _text(v) for k, v in {**trial.user_attrs, **trial.params}.items()}
             fields.append({"study": study.study_name, "trial": str(trial.number)} | given)
             recorded.append(_trial(trial))
             places.append(f"{trial.number} of study {study.study_name}")
-    return of_runs(str(path), fields, recorded, places)
+    return dataclasses.replace(of_runs(str(path), fields, recorded, places), goals=goals)
 
 
 def holds_optuna(path: Path) -> bool:
@@ -174,14 +178,17 @@ def _trial(trial: Any) -> Recorded:
     state = trial.state.name
     status = {"COMPLETE": "complete", "FAIL": "failed", "PRUNED": "failed"}.get(state, "running")
     values = trial.values or []
-    names = ["value"] if len(values) == 1 else [f"value{at}" for at in range(len(values))]
     curve = {int(step): float(value) for step, value in trial.intermediate_values.items()}
     return Recorded(
         {"value": curve} if curve else {},
-        dict(zip(names, map(float, values), strict=True)),
+        dict(zip(_objectives(len(values)), map(float, values), strict=True)),
         status,
         f"Optuna: {state}",
     )
+
+
+def _objectives(count: int) -> list[str]:
+    return ["value"] if count == 1 else [f"value{at}" for at in range(count)]
 
 
 def _text(value: object) -> str:
