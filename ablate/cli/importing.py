@@ -10,7 +10,7 @@ from ablate.cli.flags import option
 from ablate.cli.render import Db, next_command, show_all, working
 
 if TYPE_CHECKING:
-    from ablate.imported.study import Imported
+    from ablate.imported.study import Prepared
 
 COLUMNS = "What the columns are"  # panel
 
@@ -88,10 +88,12 @@ def import_(
 
     from ablate import store
     from ablate.analysis import analyse
+    from ablate.cli.database import existing
     from ablate.errors import AblateError, unknown
     from ablate.imported.model import Asked
     from ablate.imported.runs import gather
-    from ablate.imported.study import Told, import_runs
+    from ablate.imported.study import Told, prepare, write
+    from ablate.store import imported as stored
     from ablate.study.imported import FLOPS, PARAMS, TOKENS
 
     if not study:
@@ -117,19 +119,24 @@ def import_(
     with working("Reading …") as progress:
         found = gather(paths, asked)
         progress("Storing …")
+        before = []
+        if (database := existing(db)) is not None:
+            with database:
+                before = stored.runs(database, study)
+        prepared = prepare(paths, found, asked, told, before)
         with store.open(db, create=True) as database:
-            done = import_runs(database, paths, found, asked, told)
+            added = write(database, prepared)
             analyse(database, study)
-    show_all([_said(done), *done.notes])
+    show_all([_said(prepared, added), *prepared.notes])
     show_all([f"Next: {next_command(context, 'report', study)}"])
 
 
-def _said(done: Imported) -> str:
+def _said(prepared: Prepared, added: int) -> str:
     """What is imported: cells, seeds, runs."""
-    study = done.plan.study
-    cells, seeds = len(done.plan.cells), len(study.seeds)
-    known = f", {done.known:,} were there" if done.known else ""
+    study, known = prepared.plan.study, len(prepared.numbers) - added
+    cells, seeds = len(prepared.plan.cells), len(study.seeds)
+    were = f", {known:,} were there" if known else ""
     return (
         f"{study.name}: {cells:,} cells, {seeds:,} seed{'s' * (seeds > 1)},"
-        f" {len(done.plan.runs):,} runs; {done.added:,} added{known}."
+        f" {len(prepared.plan.runs):,} runs; {added:,} added{were}."
     )

@@ -17,10 +17,10 @@ from ablate.store import Database
 from ablate.store import imported as store
 from ablate.store.imported import Numbers
 from ablate.store.register import register
+from ablate.study import write as study_file
 from ablate.study.imported import CONTENT, PARAMS, SOURCE, TOKENS
 from ablate.study.parse import parse
 from ablate.study.values import label
-from ablate.study.write import write
 from ablate.units import listed
 
 SHOWN = 4  # runs that a message names
@@ -48,64 +48,74 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Imported:
-    """What an import did.
+class Prepared:
+    """A study of imported runs, as it is to be stored.
 
     Attributes:
         plan: The study, with all runs.
-        added: Runs that are new.
-        known: Runs that were there before, with the same numbers.
+        numbers: What the runs of the files reported.
+        replace: Whether earlier runs may leave the study.
         notes: What the user should know.
     """
 
     plan: Plan
-    added: int
-    known: int
+    numbers: list[Numbers]
+    replace: bool
     notes: list[str]
 
 
-def import_runs(
-    db: Database, paths: Sequence[Path], found: Gathered, asked: Asked, told: Told
-) -> Imported:
-    """Put the runs of files and folders into the database, as a study.
+def prepare(
+    paths: Sequence[Path],
+    found: Gathered,
+    asked: Asked,
+    told: Told,
+    before: Sequence[store.Stored] = (),
+) -> Prepared:
+    """Make a study of the runs of files and folders.
 
     Runs that the study has already stay as they are; those of files are added to them.
 
     Args:
-        db: The database.
         paths: Files and folders.
         found: What they hold.
         asked: What their columns are.
         told: What the study is.
+        before: The imported runs that the study has.
 
     Raises:
         AblateError: The files cannot be such a study, or hold other numbers of a run that is there.
     """
-    before = [] if told.replace else store.runs(db, told.name)
+    before = () if told.replace else before
     factors = _levels(found, before, told)
-    new = {_key(run, list(found.factors)): run for run in found.runs}
-    notes = list(found.notes)
-    kept: dict[Key, store.Stored] = {}
-    for old in before:
-        key = tuple(label(old.run.fields[name]) for name in factors), old.run.seed
-        kept[key] = old
+    new = {_key(run): run for run in found.runs}
+    kept = {
+        (tuple(label(old.run.fields[name]) for name in factors), old.run.seed): old
+        for old in before
+    }
     made = {key: _made(found, run, kept.get(key)) for key, run in new.items()}
     if changed := [key for key, (_, same) in made.items() if not same]:
         raise AblateError(_changed(told.name, factors, changed, new, kept, asked))
     toml = _toml(paths, asked, told, found, factors, {**kept, **new})
     planned = plan(parse(toml, Path(f"{told.name}.toml")))
-    runs = {key: old.run for key, old in kept.items()} | {
-        key: run for key, (run, _) in made.items()
-    }
+    runs = {key: old.run for key, old in kept.items()}
+    runs |= {key: run for key, (run, _) in made.items()}
     whole = replace(planned, runs=tuple(_planned(planned, factors, runs)))
-    notes += _pairs(whole, factors, told)
-    study_id = register(db, whole, replace=told.replace)
+    notes = [*found.notes, *_pairs(whole, factors, told)]
     numbers = [_numbers(run.key, new[key]) for key, (run, _) in made.items()]
-    added = store.insert(db, study_id, numbers)
-    return Imported(whole, added, len(new) - added, notes)
+    return Prepared(whole, numbers, told.replace or bool(before), notes)
 
 
-def _key(run: ImportedRun, factors: Sequence[str]) -> Key:
+def write(db: Database, prepared: Prepared) -> int:
+    """Store a study and the numbers of its runs; return how many runs are new.
+
+    Raises:
+        AblateError: A study of this name has results that were not imported.
+    """
+    study_id = register(db, prepared.plan, replace=prepared.replace)
+    return store.insert(db, study_id, prepared.numbers)
+
+
+def _key(run: ImportedRun) -> Key:
     return tuple(map(label, run.cell)), run.seed
 
 
@@ -230,7 +240,9 @@ def _toml(
     }
     if {PARAMS, TOKENS} <= asked.resources.keys():
         table["fit"] = {"n": PARAMS, "d": TOKENS}
-    return write({key: value for key, value in table.items() if value not in ([], {}, "")})
+    return study_file.write(
+        {key: value for key, value in table.items() if value not in ([], {}, "")}
+    )
 
 
 def _has_baselines(
