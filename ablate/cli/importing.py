@@ -84,6 +84,7 @@ def import_(
     db: Db = None,
 ) -> None:
     """Import results that exist already, as a study that every other command reads."""
+    import re
     from pathlib import Path
 
     from ablate import store
@@ -95,9 +96,12 @@ def import_(
     from ablate.imported.study import Told, prepare, write
     from ablate.store import imported as stored
     from ablate.study.imported import FLOPS, PARAMS, TOKENS
+    from ablate.study.parse import NAME, NAMED
 
     if not study:
         raise AblateError("--study NAME is missing: the study that the runs become")
+    if not re.fullmatch(NAME, study):
+        raise AblateError(f"--study {study!r:.80}: {NAMED} are allowed, a letter or digit first")
     if at not in ("last", "best") and not at.isdigit():
         raise unknown("value of --at", at, ["last", "best", "5000"])
     if goal not in ("", "lower", "higher"):

@@ -12,6 +12,7 @@ from ablate.errors import AblateError
 from ablate.imported import tables, tools
 from ablate.imported.model import Asked
 from ablate.imported.source import Source, Wanted
+from ablate.store import mlflow
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ FORMATS = (
     Format(tools.holds_mlflow, tools.read_mlflow),
     Format(tools.holds_tensorboard, tools.read_tensorboard),
     Format(tools.holds_optuna, tools.read_optuna),
-    Format(Path.is_file, tables.read),
+    Format(lambda path: path.is_file() and not mlflow.tables(path), tables.read),
 )
 
 
@@ -50,11 +51,18 @@ def read(paths: Sequence[Path], asked: Asked) -> list[Source]:
             raise AblateError(f"{path}: there is no such file or folder")
         of = next((one for one in FORMATS if one.holds(path)), None)
         if of is None:
-            raise AblateError(
-                f"{path}: a folder with runs of neither MLflow nor TensorBoard; name the files"
-            )
+            raise AblateError(f"{path}: {_unreadable(path)}")
         found.append(of.read(path, wanted))
     return _joined(found)
+
+
+def _unreadable(path: Path) -> str:
+    """Return why there is no reader for a file or folder."""
+    if path.is_dir():
+        return "a folder with runs of neither MLflow nor TensorBoard; name the files"
+    if {"study", "run", "attempt"} <= mlflow.tables(path):
+        return "a database of ablate; `ablate db merge` adds its studies"
+    return "a database of neither MLflow nor Optuna; export its results as CSV"
 
 
 def _joined(sources: list[Source]) -> list[Source]:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ablate.imported.source import Points
-from ablate.study.command import best
 
 Level = bool | int | float | str
 CellKey = tuple[Level, ...]  # a level of each factor
@@ -42,10 +41,9 @@ class Asked:
     resources: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def decides(self) -> str:
-        """The study's metric: "loss", "best loss" or "loss@500"."""
-        name = self.metrics[0]
-        return {"last": name, "best": best(name)}.get(self.at, f"{name}@{self.at}")
+    def names(self) -> dict[str, str]:
+        """Metric → what it is called in the database, where @ stands before a step."""
+        return {name: name.replace("@", "_at_") for name in self.metrics}
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,8 @@ class ImportedRun:
 
     @functools.cached_property
     def content(self) -> str:
-        """SHA-256 of all its numbers."""
-        finals = sorted([name, at, value] for (name, at), value in self.finals.items())
+        """SHA-256 of all its numbers, but for those at a step, which its curve has too."""
+        finals = sorted([name, value] for (name, at), value in self.finals.items() if not at)
         points = {name: sorted(of.items()) for name, of in self.points.items()}
         text = json.dumps([self.status, finals, points, sorted(self.resources.items())])
         return hashlib.sha256(text.encode()).hexdigest()

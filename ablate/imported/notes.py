@@ -44,10 +44,11 @@ def shorter(runs: Sequence[ImportedRun], asked: Asked) -> Iterator[str]:
     """Say which runs end before others of their cell, where their last value decides."""
     if asked.at != "last":
         return
+    name = asked.names[asked.metrics[0]]
     last = {
-        (run.cell, run.seed): (max(run.points[asked.metrics[0]]), run)
+        (run.cell, run.seed): (max(run.points[name]), run)
         for run in runs
-        if run.status == "complete" and run.points.get(asked.metrics[0])
+        if run.status == "complete" and run.points.get(name)
     }
     longest: dict[CellKey, int] = {}
     for (cell, _), (step, _) in last.items():

@@ -20,7 +20,7 @@ from ablate.study.imported import CONTENT, FLOPS, PARAMS, SOURCE, TOKENS
 
 LARGEST_SEED = 2**31 - 1
 PLAIN = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-ORDINAL = re.compile(r"(\D*)(\d+)")  # seed3, run_12
+ORDINAL = re.compile(r"(\D*[A-Za-z]\D*)(\d+)")  # seed3, run_12
 SEEDLIKE = re.compile(r"seed|rep|fold|trial|split|replica", re.IGNORECASE)
 
 

@@ -17,6 +17,7 @@ from ablate.imported.rows import Row, could_be, fields_of, require, rows_of, see
 from ablate.imported.source import Source
 from ablate.metrics import likely_goal
 from ablate.sheet import numbers
+from ablate.store.records import ACCEPTED
 from ablate.study.command import best
 from ablate.study.imported import FLOPS
 from ablate.units import listed
@@ -63,6 +64,7 @@ def gather(paths: Sequence[Path], asked: Asked) -> Gathered:
     said = [
         *(note for source in sources for note in source.notes),
         *(f"{column} is called {name}." for name, column in columns.items() if name != column),
+        *(f"{metric} is called {name}." for metric, name in asked.names.items() if name != metric),
         *notes.listed_rows(left),
         *notes.outcomes(runs),
         *notes.shorter(runs, asked),
@@ -116,18 +118,17 @@ def _run(
         if recorded is not None and metric in recorded.points:
             curves.setdefault(metric, dict(recorded.points[metric]))
     values = {metric: _last(metric, first, curves) for metric in asked.metrics}
-    finals = {(metric, 0.0): one for metric, one in values.items() if one is not None}
-    metric = asked.metrics[0]
-    decided = values[metric]
-    curve = curves.get(metric, {})
-    if asked.at == "best":
-        finite = [v for v in (*curve.values(), *([decided] if decided else [])) if math.isfinite(v)]
-        if finite:
-            finals[best(metric), 0.0] = min(finite) if asked.goal == "lower" else max(finite)
-    elif asked.at != "last":
-        decided = curve.get(int(asked.at))
-        if decided is not None:
-            finals[metric, float(asked.at)] = decided
+    metric, curve = asked.metrics[0], curves.get(asked.metrics[0], {})
+    decided = values[metric] if asked.at in ("last", "best") else curve.get(int(asked.at))
+    names = asked.names
+    finals = {(names[name], 0.0): one for name, one in values.items() if one is not None}
+    if finite := [value for value in curve.values() if math.isfinite(value)]:
+        lowest = asked.goal == "lower"
+        finals[best(names[metric]), 0.0] = min(finite) if lowest else max(finite)
+    elif asked.at == "best" and decided is not None:
+        finals[best(names[metric]), 0.0] = decided
+    if asked.at.isdigit() and decided is not None:
+        finals[names[metric], float(asked.at)] = decided
     status, error = _status(first, recorded, decided, asked)
     lost = [step for step, value in sorted(curve.items()) if not math.isfinite(value)]
     return ImportedRun(
@@ -135,8 +136,8 @@ def _run(
         seed,
         _resources(first, asked),
         first.place,
-        curves,
-        {} if status in ("failed", "oom") else finals,
+        {names[name]: of for name, of in curves.items()},
+        finals if status in ACCEPTED else {},
         status,
         (lost[0] if lost else max(curve, default=0)) if status == "diverged" else None,
         error,

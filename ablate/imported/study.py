@@ -180,15 +180,12 @@ def _changed(
     asked: Asked,
 ) -> str:
     """Return the error for runs whose numbers are not those that are stored."""
-    said = []
+    said, metric = [], asked.names[asked.metrics[0]]
     for key in changed[:SHOWN]:
         cell = listed(f"{name}={level}" for name, level in zip(factors, key[0], strict=True))
         values = [
             "no value" if value is None else f"{value:.6g}"
-            for value in (
-                old[key].finals.get((asked.metrics[0], 0.0)),
-                new[key].finals.get((asked.metrics[0], 0.0)),
-            )
+            for value in (old[key].finals.get((metric, 0.0)), new[key].finals.get((metric, 0.0)))
         ]
         said.append(f"{cell}, seed {key[1]}: {values[0]}, now {values[1]} ({new[key].place})")
     more = len(changed) - SHOWN
@@ -216,19 +213,21 @@ def _toml(
     table: dict[str, Any] = {
         "name": told.name,
         "question": told.question or f"How does {asked.metrics[0]} depend on {names}?",
-        "metric": asked.metrics[0],
+        "metric": asked.names[asked.metrics[0]],
         "goal": found.goal,
         "within": [_factor(found, name, "--within") for name in told.within],
         "seeds": sorted({seed for _, seed in runs}),
-        "imported": {
-            "files": [os.fspath(path) for path in paths],
-            "seed": asked.seed,
-            "step": asked.step,
-            "at": int(asked.at) if asked.at.isdigit() else asked.at,
-            "columns": {k: v for k, v in found.columns.items() if k != v},
-            "pattern": asked.pattern,
-            "where": list(asked.where),
-        },
+        "imported": _without_empty(
+            {
+                "files": [os.fspath(path) for path in paths],
+                "seed": asked.seed,
+                "step": asked.step,
+                "at": int(asked.at) if asked.at.isdigit() else asked.at,
+                "columns": {k: v for k, v in found.columns.items() if k != v},
+                "pattern": asked.pattern,
+                "where": list(asked.where),
+            }
+        ),
         "factors": dict(factors),
         "exclude": [
             {
@@ -240,9 +239,11 @@ def _toml(
     }
     if {PARAMS, TOKENS} <= asked.resources.keys():
         table["fit"] = {"n": PARAMS, "d": TOKENS}
-    return study_file.write(
-        {key: value for key, value in table.items() if value not in ([], {}, "")}
-    )
+    return study_file.write(_without_empty(table))
+
+
+def _without_empty(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if value not in ([], {}, "")}
 
 
 def _has_baselines(

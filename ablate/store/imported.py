@@ -83,8 +83,15 @@ def _held(connection: Connection, run_id: int) -> tuple[Finals, Points]:
 
 
 def agrees(old: Stored, new: Numbers) -> bool:
-    """Return whether new numbers of a run hold all that are stored of it, unchanged."""
-    finals = all(_equal(value, new.finals.get(name)) for name, value in old.finals.items())
+    """Return whether new numbers of a run hold all that are stored of it, unchanged.
+
+    Finals at a step are points of a curve.
+    """
+    finals = all(
+        _equal(value, new.finals.get((name, at)))
+        for (name, at), value in old.finals.items()
+        if not at
+    )
     points = all(
         _equal(value, new.points.get(name, {}).get(step))
         for name, curve in old.points.items()

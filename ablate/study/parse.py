@@ -43,7 +43,7 @@ class StudyFile(BaseModel):
     question: str = Field(min_length=1, description="the question that the report answers")
     metric: str = Field("loss", description="the number that decides it")
     goal: Literal["lower", "higher"] | None = Field(
-        None, description="which direction of the metric is better; of a script's metric alone"
+        None, description="which direction of the metric is better; not of ablate's own metrics"
     )
     use: list[str] = Field(
         [], description="files and packages with levels of your own; docs/own-parts.md"
