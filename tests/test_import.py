@@ -236,6 +236,17 @@ def test_the_same_file_again_adds_nothing_and_a_grown_one_what_is_new(ablate: Ru
     assert after.loc[before["run"], "metric"].tolist() == before["metric"].tolist()
 
 
+def test_a_level_that_is_a_word_leaves_the_numbers_beside_it(ablate: Run) -> None:
+    frame = table(3).drop(columns="optimizer").drop_duplicates(["depth", "seed"])
+    frame.to_csv("runs.csv", index=False)
+    options = ("--study", "s", "--metric", "loss", "--factor", "depth", "--seed", "seed")
+    done(ablate, "runs.csv", *options)
+    more = frame[frame["depth"] == 2].assign(depth="shared")
+    pd.concat([frame, more]).to_csv("runs.csv", index=False)
+    assert "3 added, 6 were there" in done(ablate, "runs.csv", *options)
+    assert set(results.levels("s", DB)) == {"depth=2", "depth=4", "depth=shared"}
+
+
 def test_other_numbers_of_a_run_are_refused_without_replace(ablate: Run) -> None:
     frame = table()
     frame.to_csv("runs.csv", index=False)

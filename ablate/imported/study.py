@@ -18,7 +18,7 @@ from ablate.store import imported as store
 from ablate.store.imported import Numbers
 from ablate.store.register import register
 from ablate.study import write as study_file
-from ablate.study.imported import CONTENT, PARAMS, SOURCE, TOKENS
+from ablate.study.imported import CONTENT, FLOPS, PARAMS, SOURCE, TOKENS
 from ablate.study.parse import parse
 from ablate.study.values import label
 from ablate.units import listed
@@ -92,7 +92,7 @@ def prepare(
         (tuple(label(old.run.fields[name]) for name in factors), old.run.seed): old
         for old in before
     }
-    made = {key: _made(found, run, kept.get(key)) for key, run in new.items()}
+    made = {key: _made(factors, run, kept.get(key)) for key, run in new.items()}
     if changed := [key for key, (_, same) in made.items() if not same]:
         raise AblateError(_changed(told.name, factors, changed, new, kept, asked))
     toml = _toml(paths, asked, told, found, factors, {**kept, **new})
@@ -119,9 +119,14 @@ def _key(run: ImportedRun) -> Key:
     return tuple(map(label, run.cell)), run.seed
 
 
-def _made(found: Gathered, run: ImportedRun, old: store.Stored | None) -> tuple[Run, bool]:
+def _made(
+    factors: Mapping[str, list[Level]], run: ImportedRun, old: store.Stored | None
+) -> tuple[Run, bool]:
     """Return a run as the database has it, and whether it agrees with that which is there."""
-    fields = dict(zip(found.factors, run.cell, strict=True)) | dict(run.resources)
+    fields: dict[str, Any] = dict(run.resources)
+    for (name, levels), own in zip(factors.items(), run.cell, strict=True):
+        # a number that stands among texts in a later file is the number that it was
+        fields[name] = next(level for level in levels if label(level) == label(own))
     fields |= {CONTENT: run.content, SOURCE: run.place}
     made = Run("imported", kind("imported").check(fields), run.seed)
     if old is None or old.run.key == made.key:
@@ -137,7 +142,7 @@ def _levels(found: Gathered, before: Sequence[store.Stored], told: Told) -> dict
     """Return factor → levels, the baseline first, with those of runs that are there already."""
     factors: dict[str, list[Level]] = {name: [] for name in found.factors}
     for old in before:
-        own = old.run.fields.keys() - {CONTENT, SOURCE, *_RESOURCES}
+        own = old.run.fields.keys() - {CONTENT, SOURCE, PARAMS, TOKENS, FLOPS}
         if own != factors.keys():
             raise AblateError(
                 f"study {told.name!r} was imported with the factors {listed(sorted(own))}, not"
@@ -158,9 +163,6 @@ def _levels(found: Gathered, before: Sequence[store.Stored], told: Told) -> dict
         factors[field].remove(chosen)
         factors[field].insert(0, chosen)
     return factors
-
-
-_RESOURCES = ("params", "train_tokens", "train_flops")
 
 
 def _factor(found: Gathered, name: str, option: str) -> str:
