@@ -154,6 +154,12 @@ def final(text: str) -> tuple[str, float]:
     return name, float(number)
 
 
+def likely_goal(name: str) -> str:
+    """Return "higher" or "lower": a first guess for a metric that a study names itself."""
+    higher = ("acc", "score", "auc", "f1", "bleu", "reward", "return", "precision", "recall", "r2")
+    return "higher" if any(word in name.lower() for word in higher) else "lower"
+
+
 def unit(text: str) -> str:
     """Return the unit of a metric; "" for one that a study names itself."""
     row = METRICS.get(final(text)[0])

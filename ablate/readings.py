@@ -138,6 +138,39 @@ def read(path: Path) -> Iterator[Reading]:
     yield from (one for one in placed if one is not None)
 
 
+def hyper_parameters(path: Path) -> dict[str, str]:
+    """Return what a file of TensorBoard's events says of hyper-parameters, as text.
+
+    They stand in the first message of the plug-in "hparams" (tensorboard/plugins/hparams).
+    """
+    found: dict[str, str] = {}
+    for event in _records(path.read_bytes()):
+        for summary in _parts(event, 5):
+            for value in _parts(summary, 1):
+                for plugin in (p for m in _parts(value, 9) for p in _parts(m, 1)):
+                    for start in (s for c in _parts(plugin, 2) for s in _parts(c, 3)):
+                        found |= dict(_named_value(entry) for entry in _parts(start, 1))
+    return found
+
+
+def _named_value(entry: bytes) -> tuple[str, str]:
+    """The key of an entry of a map, and the google.protobuf.Value there, as text."""
+    parts = dict(_message(entry))
+    key, held = parts.get(1, b""), parts.get(2, b"")
+    ((kind, value),) = list(_message(held if isinstance(held, bytes) else b""))[:1] or ((1, 0),)
+    name = key.decode(errors="replace") if isinstance(key, bytes) else ""
+    if kind == 4:
+        return name, "true" if value else "false"
+    if isinstance(value, bytes):
+        return name, value.decode(errors="replace")
+    return name, "" if kind != 2 else f"{value:.17g}"
+
+
+def _parts(message: bytes, field: int) -> Iterator[bytes]:
+    """Yield the messages and texts in one field of a message."""
+    return (value for at, value in _message(message) if at == field and isinstance(value, bytes))
+
+
 def _history(text: str) -> list[dict[str, Any]]:
     """The records of a JSON file: a list, `log_history` of Hugging Face's state, or one object."""
     try:
@@ -154,24 +187,30 @@ def _history(text: str) -> list[dict[str, Any]]:
 _LENGTH = struct.Struct("<Q")
 
 
-def _events(data: bytes) -> Iterator[Reading]:
-    """Yield the scalars of a file of TensorBoard's events (tensorflow/core/util/event.proto)."""
+def _records(data: bytes) -> Iterator[bytes]:
+    """Yield the whole records of a file of TensorBoard's events."""
     at = 0
     while at + 12 <= len(data):
         (length,) = _LENGTH.unpack_from(data, at)
-        start, end = at + 12, at + 12 + length
+        end = at + 12 + length
         if end + 4 > len(data):
             return
+        yield data[at + 12 : end]
+        at = end + 4
+
+
+def _events(data: bytes) -> Iterator[Reading]:
+    """Yield the scalars of a file of TensorBoard's events (tensorflow/core/util/event.proto)."""
+    for record in _records(data):
         step = 0
         values: dict[str, float] = {}
-        for field, value in _message(data[start:end]):
+        for field, value in _message(record):
             if field == 2 and isinstance(value, int):
                 step = value
             elif field == 5 and isinstance(value, bytes):
                 values |= dict(_scalars(value))
         if values:
             yield Reading(step, values)
-        at = end + 4
 
 
 def _scalars(summary: bytes) -> Iterator[tuple[str, float]]:

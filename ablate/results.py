@@ -75,9 +75,14 @@ class StudyRow:
             return {}
 
     @property
+    def kind(self) -> str:
+        """The kind of its runs, see `ablate.kinds`."""
+        return kind_of(self.settings)
+
+    @property
     def own(self) -> bool:
-        """Whether a script of the user's own made its runs, which ablate then knows little of."""
-        return kind_of(self.settings) != "transformer"
+        """Whether its runs are not ablate's: of a script, or imported. It knows little of them."""
+        return self.kind != "transformer"
 
     @property
     def reported(self) -> str:

@@ -17,6 +17,7 @@ from ablate.cli import (
     database,
     export,
     fit,
+    importing,
     new,
     output,
     planning,
@@ -51,7 +52,7 @@ PANELS = {
         data.data,
         planning.plan,
     ),
-    "Run": (running.run, running.status),
+    "Run": (running.run, running.status, importing.import_),
     "After a run": (
         answers.report,
         answers.analyse,
@@ -67,7 +68,8 @@ PANELS = {
 }
 for panel, commands in PANELS.items():
     for command in commands:
-        app.command(cls=Command, rich_help_panel=panel)(command)
+        name = command.__name__.strip("_")  # `import` is a word of Python's
+        app.command(name, cls=Command, rich_help_panel=panel)(command)
 app.add_typer(database.app, name="db", rich_help_panel="After a run")
 
 

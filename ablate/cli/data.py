@@ -34,7 +34,7 @@ def data(
     if _is_study(what):
         from ablate.cli.planning import open_study
 
-        plan = open_study(what, None)
+        plan = open_study(what, None, None)
         for text in plan.texts:
             show_all(_about(text.corpus, text.tokenizer, plan.study.evaluation.tokens))
         return

@@ -201,6 +201,9 @@ def _of_study(
                 f" {name}"
             )
         settings = row.settings.get("fit", {})
+        if row.own and not resource_fields(settings):
+            how = "import it with --n and --d" if row.kind == "imported" else "[fit] n and d say it"
+            raise AblateError(f"study {name!r} does not say its parameters and tokens: {how}")
         chosen = group[0] if group else str(settings.get("group", ""))
         losses = of_study(
             runs,

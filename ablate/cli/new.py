@@ -162,7 +162,9 @@ def new(
     if command is not None or keys:
         _command(raw, command, keys, path.parent)
     if own:
-        raw["goal"] = goal or raw.get("goal") or _goal(str(raw["metric"]))
+        from ablate import metrics
+
+        raw["goal"] = goal or raw.get("goal") or metrics.likely_goal(str(raw["metric"]))
     elif goal is not None:
         raw["goal"] = goal
     raw.setdefault("question", _question(raw))
@@ -203,12 +205,6 @@ def _script() -> dict[str, Any]:
         "command": {},
         "factors": {},
     }
-
-
-def _goal(metric: str) -> str:
-    """Return a first guess of the goal of a metric, which the file then states."""
-    higher = ("acc", "score", "auc", "f1", "bleu", "reward", "return", "precision", "recall", "r2")
-    return "higher" if any(word in metric.lower() for word in higher) else "lower"
 
 
 def _command(raw: dict[str, Any], command: str | None, keys: Sequence[str], folder: Path) -> None:

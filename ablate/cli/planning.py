@@ -40,15 +40,16 @@ Size = Annotated[
 ]
 
 
-def open_study(study: str, size: str | None) -> Plan:
+def open_study(study: str, size: str | None, db: str | None) -> Plan:
     """Return the plan of the study in a file, without decisions.
 
     Args:
         study: The file, its name in studies/, or that of an example.
         size: "tiny" to shrink the study.
+        db: The database.
 
     Raises:
-        AblateError: The size is unknown, or the study has no meaning.
+        AblateError: The size is unknown, or the study has no meaning or was imported.
     """
     from ablate.errors import unknown
     from ablate.plan import plan
@@ -57,7 +58,31 @@ def open_study(study: str, size: str | None) -> Plan:
 
     if size not in (None, "tiny"):
         raise unknown("size", size, ["tiny"])
-    return plan(tiny(load(study)) if size else load(study))
+    if _is_imported(study, db) or (opened := load(study)).imported:
+        raise AblateError(
+            f"{study}: its runs were imported, there is nothing to train; `ablate import` adds"
+            " runs, `ablate report` shows what they say"
+        )
+    return plan(tiny(opened) if size else opened)
+
+
+def _is_imported(study: str, db: str | None) -> bool:
+    """Return whether there is no file of a study, but an imported study of its name."""
+    from ablate.cli.database import existing
+    from ablate.study import find
+
+    try:
+        find(study)
+    except AblateError:
+        if (database := existing(db)) is None:
+            return False
+        from ablate import results
+        from ablate.store.names import studies
+
+        with database:
+            known = study in studies(database)
+            return known and results.study(study, database).kind == "imported"
+    return False
 
 
 def plan(
@@ -83,7 +108,7 @@ def plan(
 
     if device and flops:
         raise AblateError("give one of --device, which times the models, and --flops")
-    opened = open_study(study, size)
+    opened = open_study(study, size, db)
     if opened.study.command and (device or flops):
         raise AblateError(
             "--device and --flops time transformers; the time of a script is known once some of"

@@ -65,7 +65,7 @@ def run(
     from ablate.store.status import UNFINISHED
     from ablate.study_run import run_study
 
-    plan = open_study(study, size)
+    plan = open_study(study, size, db)
     # Refuses a device that does not exist before a database is made.
     found = packs.find_devices(plan, device, gpus(gpu_numbers))
     out = console(cast(IO[str], Dispensable(sys.stdout)))
@@ -168,7 +168,7 @@ def _status(database: Database, study: str | None) -> RenderableType:
     parts += [
         Text(
             f"Warning: {one.name}: seeds {listed(same.seeds)} of {same.cell} have identical curves:"
-            " the script may ignore its seed"
+            " they may be copies of one run, of a script that ignores its seed"
         )
         for one in found
         for same in same_seeds(database, one.name)

@@ -179,6 +179,7 @@ class Kind(Protocol):
 _PATHS = {  # name → "module:class"
     "transformer": "ablate.kinds.transformer:Transformer",
     "command": "ablate.kinds.command:Command",
+    "imported": "ablate.kinds.imported:Imported",
 }
 
 

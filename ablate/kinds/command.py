@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from ablate.components.base import check_name
-from ablate.errors import AblateError, written
-from ablate.evaluation import Evaluation
-from ablate.kinds import SEEDS, Context, Cost, Field, Fields, Job, Run
+from ablate.kinds import SEEDS, Context, Fields, Job, Run
+from ablate.kinds.free import FreeFields
 from ablate.study.command import REVISION
 
 
-class Command:
+class Command(FreeFields):
     """Runs of a command line.
 
     The fields are those of the study, whatever their names, and three more: `command`, the words of
@@ -23,27 +20,6 @@ class Command:
     """
 
     name = "command"
-    numerics = 1
-    uses_torch = False
-    fields: Mapping[str, Field] = {}  # each study has its own
-
-    def check(self, fields: Mapping[str, Any]) -> Fields:
-        """Return the fields, each of which is a number, true, false or text.
-
-        Raises:
-            AblateError: A name cannot be a column of the results, or a value is another one.
-        """
-        for name, value in fields.items():
-            check_name(name, fields)
-            split = name in SEEDS and value is None
-            finite = isinstance(value, bool | int | str) or (
-                isinstance(value, float) and math.isfinite(value)
-            )
-            if not finite and not split:
-                raise AblateError(
-                    f"{name} = {written(value):.80}: a number, true, false or text is wanted"
-                )
-        return dict(fields)
 
     def identity(self, fields: Fields) -> Mapping[str, Any]:
         """Return all fields but the name of a revision, whose content `code` stands for."""
@@ -52,21 +28,6 @@ class Command:
             for name, value in fields.items()
             if name != REVISION and not (name in SEEDS and value is None)
         }
-
-    def cost(self, fields: Fields) -> Cost:
-        """Return that nothing is known: a script does not say what it takes."""
-        return Cost()
-
-    def typed(self, run: Run) -> None:
-        """Return None: the script reads its command line."""
-
-    def pack_key(self, run: Run) -> str:
-        """Return the run's own key: a script trains one run."""
-        return run.key
-
-    def finals(self, fields: Fields, evaluation: Evaluation) -> list[tuple[str, float]]:
-        """Return nothing: what a script reports is not known before."""
-        return []
 
     def train(self, job: Job, context: Context) -> None:
         """Run the script and report what it says."""

@@ -14,7 +14,7 @@ from ablate.code import Code
 from ablate.errors import AblateError
 from ablate.kinds import SEEDS, Run, kind
 from ablate.kinds.command import values_of
-from ablate.plan.model import Cell, Contrast, Resolved, Text
+from ablate.plan.model import Cell, Resolved, Text
 from ablate.study import Fields, Study
 from ablate.study.command import REVISION, Command
 from ablate.study.source import Source, located
@@ -188,13 +188,6 @@ def _check_words(command: Command, *, revisions: bool) -> None:
                 " [command] folder says where"
             )
         return
-
-
-def complaints(
-    study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...], texts: Sequence[Text]
-) -> Iterator[str]:
-    """Yield nothing: the study file says all that can be checked of a script."""
-    yield from ()
 
 
 def notes(study: Study, cells: Sequence[Cell]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ablate.plan import check, commands, confounds, held_out
 from ablate.plan import notes as transformer_notes
 from ablate.plan.commands import CommandResolver
+from ablate.plan.imported import ImportedResolver
 from ablate.plan.model import Cell, Confound, Contrast, Plan, Resolver, Text
 from ablate.plan.resolve import TransformerResolver
 from ablate.study import Study
@@ -47,10 +48,18 @@ PLANNING = {
     ),
     "command": Planning(
         resolver=CommandResolver,
-        complaints=commands.complaints,
+        complaints=lambda study, cells, compared, texts: (),
         confounds=lambda study, pairs: (),
         shared_rate=lambda cells: (),
         notes=commands.notes,
+        measured=lambda plan: plan,
+    ),
+    "imported": Planning(
+        resolver=ImportedResolver,
+        complaints=lambda study, cells, compared, texts: (),
+        confounds=lambda study, pairs: (),
+        shared_rate=lambda cells: (),
+        notes=lambda study, cells: (),
         measured=lambda plan: plan,
     ),
 }

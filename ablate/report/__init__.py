@@ -174,8 +174,7 @@ def _sections(data: ReportData, folder: Path) -> list[Section]:
             figures=plots.tuning(figure_set, data),
             tables=_full(tuned.rates(data), tuned.changed(data), tuned.by_rate(data)),
         ),
-        Section("cost", "What the study cost", tables=_full(appendix.cost(data))),
-        Section("setting", "How it was run", tables=_full(appendix.setting(data))),
+        *_spent(data),
         Section(
             "troubles",
             "Failed, diverged and excluded runs",
@@ -193,6 +192,16 @@ def _sections(data: ReportData, folder: Path) -> list[Section]:
             for section in sections
             if section.figures or section.tables or section.paragraphs
         ),
+    ]
+
+
+def _spent(data: ReportData) -> list[Section]:
+    """Return what the runs cost and where they ran; nothing of it is known of imported ones."""
+    if data.study.kind == "imported":
+        return []
+    return [
+        Section("cost", "What the study cost", tables=_full(appendix.cost(data))),
+        Section("setting", "How it was run", tables=_full(appendix.setting(data))),
     ]
 
 

@@ -38,11 +38,21 @@ def fairness(data: ReportData) -> list[str]:
         *masked.chance(data),
         *masked.sentences(data),
         *(say("seed_count", one, data.labels) for one in data.findings.of(SeedCount)),
-        *(say("same_seeds", one) for one in data.findings.of(SameSeeds)),
+        *(say("same_seeds", one, data.study.kind) for one in data.findings.of(SameSeeds)),
         *(say("partly_reported", one) for one in data.findings.of(PartlyReported)),
+        *_unpaired(data),
         *_best_value(data),
     ]
     return [text for text in said if text]
+
+
+def _unpaired(data: ReportData) -> list[str]:
+    """Say which combinations of cell and seed of an imported study have no run."""
+    if data.study.kind != "imported":
+        return []
+    runs = data.compared.drop_duplicates(["cell", "seed"])
+    of = int(runs["cell"].nunique() * runs["seed"].nunique())
+    return [say("unpaired", of - len(runs), of)] if len(runs) < of else []
 
 
 def _best_value(data: ReportData) -> list[str]:
@@ -124,12 +134,12 @@ def _the(field: str) -> str:
 def _paired(data: ReportData) -> list[str]:
     found = data.findings.of(Pairing)
     if found:
-        return [say("pairing", found, data.study.own)]
+        return [say("pairing", found, data.study.kind)]
     if data.crossed:
         seeds = split(data.compared["seed"])
         counts = [len(set(seeds[:, column])) for column in (0, 1)]
-        return [say("crossed", *counts, data.study.own)]
-    return [say("paired", int(data.compared["seed"].nunique()), data.study.own)]
+        return [say("crossed", *counts, data.study.kind)]
+    return [say("paired", int(data.compared["seed"].nunique()), data.study.kind)]
 
 
 def state(data: ReportData) -> str:

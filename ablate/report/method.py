@@ -36,8 +36,10 @@ def paragraphs(data: ReportData) -> list[str]:
 
 def _training(data: ReportData) -> str:
     runs = data.compared
-    if data.study.own:
+    if data.study.kind == "command":
         return _script(data)
+    if data.study.kind == "imported":
+        return _imported(data)
     texts = {
         name: listed(sorted({without_folders(text) for text in map(str, runs[name])}), "or")
         for name in ("corpus", "tokenizer", "objective", "schedule", "precision", "n_ctx")
@@ -74,6 +76,19 @@ def _script(data: ReportData) -> str:
         f"Every run was made by the command {without_folders(str(command.get('run', '')))!r}, once"
         f" for each seed.{code} ablate knows neither the number of parameters nor the data: the"
         " script reads, trains and measures by itself."
+    )
+
+
+def _imported(data: ReportData) -> str:
+    """Return where the runs come from."""
+    table = data.settings.get("imported") or {}
+    files = listed(without_folders(str(name)) for name in table.get("files") or ())
+    rows = listed(map(repr, table.get("where") or ()))
+    return (
+        f"The runs were not made by ablate: their numbers were imported from {files}"
+        f"{f', of rows with {rows}' if rows else ''}. How they were trained, what they were"
+        " measured on, and what a seed fixes is not known here; a run without a number counts as"
+        " failed, one whose number is not finite as diverged."
     )
 
 
@@ -129,9 +144,10 @@ def _comparison(data: ReportData) -> str:
         else f"the seeds of its stratum, {least} to {most} of them"
     )
     if data.study.own:
+        made = "has" if data.study.kind == "imported" else "was trained with"
         return (
-            f"Every cell was trained with {seeds}, and a cell and its baseline are compared in"
-            f" pairs of one seed. {_when(data)}"
+            f"Every cell {made} {seeds}, and a cell and its baseline are compared in pairs of one"
+            f" seed. {_when(data)}"
         )
     return (
         f"Every cell was trained with {seeds}. A seed fixes the batch order and, by name and shape,"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import operator
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,20 +14,16 @@ from ablate.errors import AblateError, unknown
 from ablate.scaling.arithmetic import Arithmetic, arithmetic
 from ablate.scaling.doubts import LOGARITHM, doubts
 from ablate.scaling.losses import Losses
-from ablate.scaling.sheet import numbers, sheet, unit_of
+from ablate.sheet import WHERE, Parse, numbers, select, sheet, unit_of
 
 SHOWN = 6  # lines or columns named in a note
 COUNTS_IN = 1e6  # a column with larger numbers is not in the unit that its name gives
-WHERE = re.compile(r"(.+?)\s*(<=|>=|!=|=|<|>)\s*(.*)")
-COMPARE = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
 POINTS = 4  # fewest on a run, on average, that look like points along training
 FALLS = -0.8  # rank correlation of loss and steps along training
 RUN = re.compile(r"run(?:[\s_.-]?(?:id|name))?", re.IGNORECASE)  # name of a run
 PROGRESS = re.compile(r"step|epoch|iter|token|seen|checkpoint|ckpt", re.IGNORECASE)
 
 EMPTY = "(empty)"  # group of rows without one
-
-Parse = Callable[[str], pd.Series]  # a column's name → its numbers, None for text
 
 
 def read(
@@ -49,7 +44,7 @@ def read(
     once; notes say so.
 
     Args:
-        path: the file; see `ablate.scaling.sheet.sheet`.
+        path: the file; see `ablate.sheet.sheet`.
         loss: a column, arithmetic on columns such as "1 - acc" (see `ablate.scaling.arithmetic`),
             or log(COLUMN) of a perplexity.
         n: parameters, a column or arithmetic on columns.
@@ -102,7 +97,7 @@ def read(
     # in a loss a comma is rather decimal
     of_loss = columns["loss"].columns.values()
     parse = functools.cache(lambda name: _parsed(table, name, columns["loss"].plain, of_loss))
-    chosen = _chosen(path, table, parse, where)
+    chosen = select(str(path), table, parse, where)
     values, notes = _values(path, chosen, parse, columns)
     notes[:0] = [table.attrs["sheet"]] if table.attrs["sheet"] else []
     kept = chosen.loc[values.index]
@@ -162,37 +157,6 @@ def _parsed(table: pd.DataFrame, name: str, loss: bool, of_loss: Collection[str]
         table[name].tolist(), decimal_comma=comma, units=not (loss and name in of_loss)
     )
     return pd.Series(values, index=table.index, dtype=object)
-
-
-def _chosen(path: Path, table: pd.DataFrame, parse: Parse, where: Sequence[str]) -> pd.DataFrame:
-    """Return the rows that meet every condition: text or numbers equal, numbers smaller."""
-    for at, condition in enumerate(where):
-        match = WHERE.fullmatch(condition)
-        if not match:
-            raise AblateError(
-                f"--where {condition!r}: expected COLUMN=VALUE, or !=, <, >, <=, >= instead of ="
-            )
-        name, sign, value = match.groups()
-        if name not in table:
-            raise unknown("column", name, list(table), str(path))
-        bound = None if "," in value else numbers([value], decimal_comma=False, units=True)[0]
-        cells = parse(name).loc[table.index].astype(float)
-        if sign in COMPARE:
-            if bound is None or bound != bound:
-                raise AblateError(f"--where {condition!r}: {value!r} is not a number")
-            met = COMPARE[sign](cells, bound)
-        else:
-            met = ((table[name] == value) | (cells == bound)) == (sign == "=")
-        if not met.any():
-            values = table[name].unique()
-            shown = ", ".join(map(repr, values[:12])) + (", …" if len(values) > 12 else "")
-            with_ = f" with {', '.join(where[:at])}" if at else ""
-            raise AblateError(
-                f"{path}: no row{with_} has {name} {sign} {value!r}; its values"
-                f"{' in those rows' if at else ''} are {shown}"
-            )
-        table = table[met]
-    return table
 
 
 def _repeated(count: int, rows: pd.DataFrame, used: list[str], lowest: bool) -> list[str]:

@@ -10,7 +10,7 @@ import json
 import math
 import sqlite3
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -203,7 +203,7 @@ def _store(db: Database, pieces: Sequence[_Piece]) -> dict[int, list[Event]]:
                 (piece.end, piece.attempt_id, piece.offset),
             )
             if moved.rowcount == 1:
-                _apply(connection, series, piece)
+                apply(connection, series, piece.run_id, piece.attempt_id, piece.events)
                 stored[piece.attempt_id] = piece.events
     db.series_ids.update(series)
     return stored
@@ -218,13 +218,25 @@ def _driver(connection: Connection) -> sqlite3.Connection:
     return driver
 
 
-def _apply(connection: Connection, series: dict[str, int], piece: _Piece) -> None:
-    """Apply the events of a piece, in order. The ids of the series that they name are added to
-    `series`.
+def apply(
+    connection: Connection,
+    series: dict[str, int],
+    run_id: int,
+    attempt_id: int,
+    events: Iterable[Event],
+) -> None:
+    """Apply events of an attempt, in order.
+
+    Args:
+        connection: A connection in a transaction.
+        series: Name → id of series; the ids of those that the events name are added.
+        run_id: The run.
+        attempt_id: Its attempt.
+        events: As journals have them.
     """
-    driver, run_id, attempt_id = _driver(connection), piece.run_id, piece.attempt_id
+    driver = _driver(connection)
     points: Points = defaultdict(list)
-    for event in piece.events:
+    for event in events:
         kind = event["event"]
         if kind == "metrics":
             for name, values in event["series"].items():

@@ -29,7 +29,7 @@ class Setting:
         tokenizer_hash: Content hash of the tokenizer.
         tokens: Tokens of the whole training, None for unknown.
         n_params: Parameters, None for unknown.
-        command: The command line of a script, None for a kind without one.
+        command: The command line of a script, the study of imported runs, None for other kinds.
     """
 
     kind: str
@@ -119,7 +119,8 @@ def settings_in(db: Database, study: str | None = None) -> list[tuple[tuple[str,
             "SELECT DISTINCT study.name, cell.label, run.kind,"
             " json_extract(fields, '$.objective'), json_extract(fields, '$.corpus_hash'),"
             " json_extract(fields, '$.tokenizer_hash'),"
-            " run.tokens, n_params, json_extract(fields, '$.command')"
+            " run.tokens, n_params, CASE kind WHEN 'imported' THEN study.name"
+            " ELSE json_extract(fields, '$.command') END"
             " FROM study JOIN cell ON cell.study_id = study.id"
             " JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id"
             " WHERE cell.active AND role = 'compare' AND (?1 IS NULL OR study.name = ?1)",

@@ -66,7 +66,7 @@ def register(db: Database, plan: Plan, *, replace: bool = False) -> int:
             _contrasts(connection, study_id, cells, plan)
             refuse_other_measures(connection, study_id, plan.study.evaluation)
             revalidate(connection, study_id, plan.study.evaluation)
-            if plan.study.command:
+            if plan.study.own:
                 _final_at(connection, study_id, plan.study.metric)
         return study_id
 

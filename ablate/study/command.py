@@ -10,14 +10,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ablate.components.base import check_name
 from ablate.errors import AblateError, unknown, written
 from ablate.study.levels import Factors
 from ablate.study.model import Fields
+from ablate.study.names import FreeNames
 from ablate.study.source import Source, located
 from ablate.study.tables import table_of
 from ablate.study.template import placeholders, words
-from ablate.study.values import LARGEST, label
 
 GIVEN = {  # placeholders that are no fields
     "seed": "the seed of the run",
@@ -98,46 +97,24 @@ class Command:
     limit: float | None
 
 
-class CommandNames:
-    """Fields of a command: free names, with numbers, truth values and text; see `names.Names`."""
-
-    def check(self, source: Source, name: str, *path: object) -> None:
-        """See `Names.check`."""
-        with located(source, *path):
-            self.check_factor(name)
+class CommandNames(FreeNames):
+    """Fields of a command; see `names.Names`."""
 
     def check_factor(self, name: str) -> None:
         """See `Names.check_factor`."""
-        check_name(name)
+        super().check_factor(name)
         if name in (*GIVEN, *OWN):
             what = GIVEN.get(name, "a field of every command")
             raise AblateError(f"{name} is {what}; give this field another name")
 
     def value(self, name: str, raw: object) -> Any:
         """See `Names.value`."""
-        if isinstance(raw, int | float) and not -LARGEST <= raw <= LARGEST:
-            raise AblateError(f"{name} = {written(raw):.80}: a number of at most 1e30 is wanted")
-        if not isinstance(raw, bool | int | float | str):
-            raise AblateError(
-                f"{name} = {written(raw):.80}: a number, true, false or text is wanted"
-            )
+        raw = super().value(name, raw)
         if isinstance(raw, str) and "\0" in raw:
             raise AblateError(f"{name} = {raw!r:.80}: no command line can hold this text")
         if name == REVISION and not isinstance(raw, str):
             raise AblateError(f"{name} = {written(raw):.80}: a git revision is text")
         return raw
-
-    def level(self, name: str, raw: object) -> str:
-        """See `Names.level`."""
-        return label(raw)
-
-    def is_ladder(self, name: str, raw: object) -> bool:
-        """See `Names.is_ladder`."""
-        return False
-
-    def fields(self, name: str, raw: object) -> Mapping[str, object] | None:
-        """See `Names.fields`. A level that is no table is the value of the factor's own field."""
-        return raw if isinstance(raw, dict) else {name: raw}
 
 
 def parse(source: Source, raw: Mapping[str, Any]) -> tuple[Command, str]:

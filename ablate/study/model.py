@@ -39,7 +39,8 @@ def resource_fields(fit: Mapping[str, Any]) -> dict[str, str]:
 
 def kind_of(settings: Mapping[str, Any]) -> str:
     """Return the kind of the runs of a study with these tables, see `ablate.kinds`."""
-    return "command" if isinstance(settings.get("command"), dict) else "transformer"
+    named = (name for name in ("command", "imported") if isinstance(settings.get(name), dict))
+    return next(named, "transformer")
 
 
 @dataclass(frozen=True)
@@ -174,18 +175,24 @@ class Study:
     reading: Reading = DEFAULT  # [data]: how the files of a corpus are read
     command: Command | None = None  # [command]: its runs are those of a script
     keep: Keep = "none"  # which weights of compared runs are kept; no part of a run's key
+    imported: bool = False  # [imported]: its runs were made elsewhere, and cannot be trained
     path: Path = Path("study.toml")  # the file; relative paths in it start from its folder
     toml: str = ""  # the file's text
 
     @property
     def kind(self) -> str:
         """The kind of its runs, see `ablate.kinds`."""
-        return "command" if self.command else "transformer"
+        return "imported" if self.imported else "command" if self.command else "transformer"
+
+    @property
+    def own(self) -> bool:
+        """Whether its runs are not ablate's: of a script, or imported."""
+        return self.kind != "transformer"
 
     @property
     def reported(self) -> str:
         """The name under which runs report the metric, without which of its values decides."""
-        return self.metric.removeprefix("best ") if self.command else self.metric
+        return self.metric.removeprefix("best ") if self.own else self.metric
 
     def seed_fields(self, seed: int) -> Fields:
         """Return the fields of a run that its seed sets: none unless seeds are crossed."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ablate.components import CATALOGUE
-from ablate.components.base import TAKEN
-from ablate.errors import AblateError, unknown
-from ablate.study.source import Source
-from ablate.study.values import FOLLOWS, field_value, label, settable
+from ablate.components.base import TAKEN, check_name
+from ablate.errors import AblateError, unknown, written
+from ablate.study.source import Source, located
+from ablate.study.values import FOLLOWS, LARGEST, field_value, label, settable
 
 
 class Names(Protocol):
@@ -93,3 +93,38 @@ class TransformerNames:
     def fields(self, name: str, raw: object) -> Mapping[str, object] | None:
         """See `Names.fields`."""
         return raw if isinstance(raw, dict) else None
+
+
+class FreeNames:
+    """Fields with names of the user's own: numbers, truth values and text; see `Names`."""
+
+    def check(self, source: Source, name: str, *path: object) -> None:
+        """See `Names.check`."""
+        with located(source, *path):
+            self.check_factor(name)
+
+    def check_factor(self, name: str) -> None:
+        """See `Names.check_factor`."""
+        check_name(name)
+
+    def value(self, name: str, raw: object) -> Any:
+        """See `Names.value`."""
+        if isinstance(raw, int | float) and not -LARGEST <= raw <= LARGEST:
+            raise AblateError(f"{name} = {written(raw):.80}: a number of at most 1e30 is wanted")
+        if not isinstance(raw, bool | int | float | str):
+            raise AblateError(
+                f"{name} = {written(raw):.80}: a number, true, false or text is wanted"
+            )
+        return raw
+
+    def level(self, name: str, raw: object) -> str:
+        """See `Names.level`."""
+        return label(raw)
+
+    def is_ladder(self, name: str, raw: object) -> bool:
+        """See `Names.is_ladder`."""
+        return False
+
+    def fields(self, name: str, raw: object) -> Mapping[str, object] | None:
+        """See `Names.fields`. A level that is no table is the value of the factor's own field."""
+        return raw if isinstance(raw, dict) else {name: raw}

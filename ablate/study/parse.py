@@ -17,9 +17,10 @@ from ablate.code import Code
 from ablate.errors import AblateError, unknown
 from ablate.evaluation import CHANCE, FILLED_IN, LABELLED, Evaluation
 from ablate.study import command as commands
-from ablate.study import tables
+from ablate.study import imported, tables
 from ablate.study.command import Command, CommandNames, check_placeholders, metric_of
 from ablate.study.design import DESIGNS, MAX_CELLS, MAX_RUNS, PARTWISE, count
+from ablate.study.imported import ImportedNames
 from ablate.study.levels import Factors, fields_of, parse_factors, sets
 from ablate.study.model import Crossed, Fields, Study, Tune, TwoStage
 from ablate.study.names import Names, TransformerNames
@@ -42,7 +43,7 @@ class StudyFile(BaseModel):
     question: str = Field(min_length=1, description="the question that the report answers")
     metric: str = Field("loss", description="the number that decides it")
     goal: Literal["lower", "higher"] | None = Field(
-        None, description="which direction of the metric is better; of a script's metric alone"
+        None, description="which direction of the metric is better; not of ablate's own metrics"
     )
     use: list[str] = Field(
         [], description="files and packages with levels of your own; docs/own-parts.md"
@@ -66,6 +67,9 @@ class StudyFile(BaseModel):
         [], description="combinations of levels that are left out"
     )
     command: dict[str, Any] | None = Field(None, description="the script that makes a run")
+    imported: dict[str, Any] | None = Field(
+        None, description="where imported runs come from; `ablate import` writes it"
+    )
     match: dict[str, Any] = Field(
         {}, description="what the cells of a stratum have in common with its baseline"
     )
@@ -86,14 +90,17 @@ def parse(text: str, path: Path) -> Study:
     source = Source(path, text)
     file = _read(source)
     command, at = _command(source, file)
-    names: Names = CommandNames() if command else TransformerNames()
-    use = () if command else _use(source, file)  # before levels are looked up
+    own = command is not None or file.imported is not None
+    names: Names = TransformerNames()
+    if own:
+        names = CommandNames() if command else ImportedNames()
+    use = () if own else _use(source, file)  # before levels are looked up
     base = dict(file.base)
-    max_epochs = None if command else _max_epochs(source, base)
+    max_epochs = None if own else _max_epochs(source, base)
     fields = fields_of(source, names, base, "base")
     factors = parse_factors(source, names, file.factors)
     _apart(source, fields, factors)
-    if not command:
+    if not own:
         _one_budget(source, fields, factors)
     _check_design(source, file, factors)
     if file.design == "add-one-in":
@@ -106,8 +113,9 @@ def parse(text: str, path: Path) -> Study:
         crossed = isinstance(rule, Crossed)
         check_placeholders(source, command, fields, factors, extra, crossed=crossed)
     _affordable(source, file, factors, two_stage.most if two_stage else len(seeds), tuned)
+    known = fields if command else imported.RESOURCES
     evaluation = _evaluation(source, file.eval)
-    if command:
+    if own:
         metric, goal = metric_of(source, file.metric, at), _own_goal(source, file)
     else:
         metric, goal, evaluation = _metric(source, file.metric, evaluation)
@@ -133,35 +141,37 @@ def parse(text: str, path: Path) -> Study:
         tune=tuned,
         two_stage=two_stage,
         crossed=rule if isinstance(rule, Crossed) else None,
-        fit=tables.fit(source, file.fit, factors, fields if command else None),
+        fit=tables.fit(source, file.fit, factors, known if own else None),
         reporting=tables.report(source, file.report),
         evaluation=evaluation,
         use=use,
         reading=tables.data(source, file.data),
         command=command,
         keep=tables.keep(source, file.run),
+        imported=file.imported is not None,
         path=path,
         toml=text,
     )
 
 
 def _command(source: Source, file: StudyFile) -> tuple[Command | None, str]:
-    """Return [command] and its `at`; refuse tables that concern transformers alone."""
-    if file.command is None:
+    """Return [command], and its `at` or that of [imported]; refuse what has no effect there."""
+    if file.command is None and file.imported is None:
         return None, ""
+    table = "command" if file.command is not None else "imported"
+    of_imported = (("tune", "[tune]"), ("base", "[base]"), ("command", "[command]"))
     for key, written in (
-        ("eval", "[eval]"),
-        ("data", "[data]"),
-        ("match", "[match]"),
-        ("use", "use"),
+        *(("eval", "[eval]"), ("data", "[data]"), ("match", "[match]"), ("use", "use")),
         ("run", "[run]"),
+        *(of_imported if file.imported is not None else ()),
     ):
         if getattr(file, key):
             raise AblateError(
-                f"{source.where(key)}: {written} has no effect beside [command]"
-                f" ({source.where('command')}), whose script reads, measures and saves by itself;"
-                " remove it"
+                f"{source.where(key)}: {written} has no effect beside [{table}]"
+                f" ({source.where(table)}), whose runs are not ablate's own; remove it"
             )
+    if file.command is None:
+        return None, imported.parse(source, file.imported or {})
     return commands.parse(source, file.command)
 
 

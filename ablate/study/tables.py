@@ -326,7 +326,8 @@ def fit(
         source: The study file.
         raw: The table.
         factors: [factors].
-        own: [base] of a script, of which ablate does not know N and D; None for a transformer.
+        own: [base] of a script, or what imported runs have, of which ablate does not know N and D;
+            None for a transformer.
     """
     if raw is None:
         return None

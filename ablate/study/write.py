@@ -14,6 +14,7 @@ from ablate.components import CATALOGUE
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.study.command import CommandTable
+from ablate.study.imported import ImportedTable
 from ablate.study.parse import StudyFile
 from ablate.study.tables import FitTable, MatchTable, ReportTable, RunTable, TuneTable
 from ablate.study.values import BUDGETS, label
@@ -31,6 +32,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "report": ReportTable,
     "data": Reading,
     "command": CommandTable,
+    "imported": ImportedTable,
 }
 
 
@@ -50,7 +52,8 @@ def write(raw: Mapping[str, Any]) -> str:
                 ]
         elif isinstance(value, dict) and key not in plain:
             lines += ["", *([f"# {_described(key)}"] if _described(key) else []), f"[{_key(key)}]"]
-            known = key in _TABLES or "command" not in raw  # else names are the user's own
+            # else names are the user's own
+            known = key in _TABLES or not {"command", "imported"} & raw.keys()
             lines += [
                 _line(name, field, _meaning(key, name) if known else "")
                 for name, field in value.items()

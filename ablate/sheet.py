@@ -1,4 +1,4 @@
-"""A file with a table → its cells as text, and cells → numbers as people write them."""
+"""A file with a table → its cells as text; cells → numbers as people write them; chosen rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import io
 import json
 import lzma
 import math
+import operator
 import re
 import zipfile
 import zlib
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ablate.errors import AblateError
+from ablate.errors import AblateError, unknown
 
 PACKED = {b"\x1f\x8b": gzip.decompress, b"BZh": bz2.decompress, b"\xfd7zXZ": lzma.decompress}
 DELIMITERS = ",;\t|"
@@ -56,7 +57,12 @@ SPACES = re.compile(r"(?<=\d)[\s'’_](?=\d{3}(?!\d))")
 EMPHASIS = "*_`$†‡§ "  # around a number in Markdown, LaTeX or a paper
 LATEX = {"\\times": "×", "\\cdot": "×", "\\pm": "±", "\\": "", "{": "", "}": "", "−": "-"}
 SUPERSCRIPT = re.compile("(?<=10)[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
+WHERE = re.compile(r"(.+?)\s*(<=|>=|!=|=|<|>)\s*(.*)")
+COMPARE = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
 RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+
+
+Parse = Callable[[str], pd.Series]  # a column's name → its numbers, None for text
 
 
 def sheet(path: Path, wanted: Callable[[Sequence[str]], bool]) -> pd.DataFrame:
@@ -360,6 +366,49 @@ def numbers(cells: Sequence[str], *, decimal_comma: bool, units: bool) -> list[f
         thousands, decimal = ",", "."
     found = {cell: _number(plain, thousands, decimal, units) for cell, plain in known.items()}
     return [found[cell] for cell in cells]
+
+
+def select(
+    where_from: str, table: pd.DataFrame, parse: Parse, where: Sequence[str]
+) -> pd.DataFrame:
+    """Return the rows that meet every condition: text or numbers equal, numbers smaller.
+
+    Args:
+        where_from: what the table is from, for errors.
+        table: texts.
+        parse: a column's name → its numbers, None for text.
+        where: conditions such as "corpus=c4" or "flops<1e21".
+
+    Raises:
+        AblateError: a condition is none, names no column, or is met by no row.
+    """
+    for at, condition in enumerate(where):
+        match = WHERE.fullmatch(condition)
+        if not match:
+            raise AblateError(
+                f"--where {condition!r}: expected COLUMN=VALUE, or !=, <, >, <=, >= instead of ="
+            )
+        name, sign, value = match.groups()
+        if name not in table:
+            raise unknown("column", name, list(table), where_from)
+        bound = None if "," in value else numbers([value], decimal_comma=False, units=True)[0]
+        cells = parse(name).loc[table.index].astype(float)
+        if sign in COMPARE:
+            if bound is None or bound != bound:
+                raise AblateError(f"--where {condition!r}: {value!r} is not a number")
+            met = COMPARE[sign](cells, bound)
+        else:
+            met = ((table[name] == value) | (cells == bound)) == (sign == "=")
+        if not met.any():
+            values = table[name].unique()
+            shown = ", ".join(map(repr, values[:12])) + (", …" if len(values) > 12 else "")
+            with_ = f" with {', '.join(where[:at])}" if at else ""
+            raise AblateError(
+                f"{where_from}: no row{with_} has {name} {sign} {value!r}; its values"
+                f"{' in those rows' if at else ''} are {shown}"
+            )
+        table = table[met]
+    return table
 
 
 def _plain(cell: str) -> str:

@@ -1,0 +1,146 @@
+"""`ablate import`: results that exist already, as a study."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ablate.cli.flags import option
+from ablate.cli.render import Db, next_command, show_all, working
+
+if TYPE_CHECKING:
+    from ablate.imported.study import Prepared
+
+COLUMNS = "What the columns are"  # panel
+
+
+def _column(help: str, *names: str, metavar: str = "COLUMN") -> Any:
+    return option(help, *names, metavar=metavar, rich_help_panel=COLUMNS)
+
+
+Files = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE…",
+        help=(
+            "Tables (CSV, TSV, JSON lines, Parquet, .xlsx, also packed), exports of Weights &"
+            " Biases, MLflow's database or mlruns, folders of TensorBoard, storages of Optuna."
+        ),
+        show_default=False,
+    ),
+]
+
+
+def import_(
+    context: typer.Context,
+    files: Files,
+    study: Annotated[str, option("The study that they become.", metavar="NAME")] = "",
+    metric: Annotated[
+        list[str],
+        _column("The number that decides. May be repeated: the others are kept beside it."),
+    ] = [],  # noqa: B006
+    factor: Annotated[list[str], _column("What varies. May be repeated.")] = [],  # noqa: B006
+    seed: Annotated[str, _column("The seed: runs of one seed are compared with each other.")] = "",
+    step: Annotated[str, _column("The step, where a run has several rows.")] = "",
+    at: Annotated[
+        str, _column("The value that decides; by default the last.", metavar="last|best|STEP")
+    ] = "last",
+    pattern: Annotated[
+        str,
+        _column(
+            "A regular expression for names of runs, folders or wide columns; its named groups"
+            " become columns: '(?P<optimizer>\\w+)-s(?P<seed>\\d+)'.",
+            metavar="REGEX",
+        ),
+    ] = "",
+    n: Annotated[str, _column("Parameters, for `ablate fit`.")] = "",
+    d: Annotated[str, _column("Training tokens, likewise.")] = "",
+    flops: Annotated[str, _column("Training FLOPs.")] = "",
+    where: Annotated[
+        list[str],
+        _column(
+            "Keep only rows with this value; also <, >, <=, >= and !=. May be repeated.",
+            metavar="COLUMN=VALUE",
+        ),
+    ] = [],  # noqa: B006
+    goal: Annotated[
+        str, option("Which direction is better; guessed from the name.", metavar="lower|higher")
+    ] = "",
+    within: Annotated[
+        list[str], option("A factor whose levels are compared apart.", metavar="FACTOR")
+    ] = [],  # noqa: B006
+    baseline: Annotated[
+        list[str],
+        option(
+            "The level that others are compared with; by default a factor's first in the file.",
+            metavar="FACTOR=LEVEL",
+        ),
+    ] = [],  # noqa: B006
+    question: Annotated[str, option("The question that the report answers.", metavar="TEXT")] = "",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take the place of what was imported under this name.")
+    ] = False,
+    db: Db = None,
+) -> None:
+    """Import results that exist already, as a study that every other command reads."""
+    import re
+    from pathlib import Path
+
+    from ablate import store
+    from ablate.analysis import analyse
+    from ablate.cli.database import existing
+    from ablate.errors import AblateError, unknown
+    from ablate.imported.model import Asked
+    from ablate.imported.runs import gather
+    from ablate.imported.study import Told, prepare, write
+    from ablate.store import imported as stored
+    from ablate.study.imported import FLOPS, PARAMS, TOKENS
+    from ablate.study.parse import NAME, NAMED
+
+    if not study:
+        raise AblateError("--study NAME is missing: the study that the runs become")
+    if not re.fullmatch(NAME, study):
+        raise AblateError(f"--study {study!r:.80}: {NAMED} are allowed, a letter or digit first")
+    if at not in ("last", "best") and not at.isdigit():
+        raise unknown("value of --at", at, ["last", "best", "5000"])
+    if goal not in ("", "lower", "higher"):
+        raise unknown("goal", goal, ["lower", "higher"])
+    resources = {PARAMS: n, TOKENS: d, FLOPS: flops}
+    asked = Asked(
+        tuple(metric),
+        tuple(factor),
+        seed,
+        step,
+        at,
+        goal,
+        tuple(where),
+        pattern,
+        {name: column for name, column in resources.items() if column},
+    )
+    paths = [Path(file.removeprefix("sqlite:///")).expanduser() for file in files]
+    told = Told(study, question, tuple(within), tuple(baseline), replace)
+    with working("Reading …") as progress:
+        found = gather(paths, asked)
+        progress("Storing …")
+        before = []
+        if (database := existing(db)) is not None:
+            with database:
+                before = stored.runs(database, study)
+        prepared = prepare(paths, found, asked, told, before)
+        with store.open(db, create=True) as database:
+            added = write(database, prepared)
+            analyse(database, study)
+    show_all([_said(prepared, added), *prepared.notes])
+    show_all([f"Next: {next_command(context, 'report', study)}"])
+
+
+def _said(prepared: Prepared, added: int) -> str:
+    """What is imported: cells, seeds, runs."""
+    study, known = prepared.plan.study, len(prepared.numbers) - added
+    cells, seeds = len(prepared.plan.cells), len(study.seeds)
+    were = f", {known:,} were there" if known else ""
+    return (
+        f"{study.name}: {cells:,} cells, {seeds:,} seed{'s' * (seeds > 1)},"
+        f" {len(prepared.plan.runs):,} runs; {added:,} added{were}."
+    )

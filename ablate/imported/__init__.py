@@ -1,0 +1,1 @@
+"""Results that exist already: files and folders of other tools → a study in the database."""

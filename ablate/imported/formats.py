@@ -1,0 +1,83 @@
+"""Which reader a file or folder has, told from what it holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ablate.errors import AblateError
+from ablate.imported import tables, tools
+from ablate.imported.model import Asked
+from ablate.imported.source import Source, Wanted
+from ablate.store import mlflow
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file or folder: how it is told, and read."""
+
+    holds: Callable[[Path], bool]
+    read: Callable[[Path, Wanted], Source]
+
+
+FORMATS = (
+    Format(tools.holds_wandb, tools.read_wandb),
+    Format(tools.holds_mlflow, tools.read_mlflow),
+    Format(tools.holds_tensorboard, tools.read_tensorboard),
+    Format(tools.holds_optuna, tools.read_optuna),
+    Format(lambda path: path.is_file() and not mlflow.tables(path), tables.read),
+)
+
+
+def read(paths: Sequence[Path], asked: Asked) -> list[Source]:
+    """Return what files and folders hold; curves of a chart of W&B join the table of its runs."""
+    try:
+        pattern = re.compile(asked.pattern) if asked.pattern else None
+    except re.error as error:
+        raise AblateError(f"--pattern {asked.pattern!r}: {error}") from None
+    if pattern and not pattern.groupindex:
+        raise AblateError(
+            f"--pattern {asked.pattern!r}: no group has a name; write (?P<seed>\\d+) for a column"
+            " called seed"
+        )
+    columns = (*asked.factors, *asked.resources.values(), asked.seed)
+    wanted = Wanted(columns, asked.metrics or ("",), asked.step, pattern)
+    found = []
+    for path in paths:
+        if not path.exists():
+            raise AblateError(f"{path}: there is no such file or folder")
+        of = next((one for one in FORMATS if one.holds(path)), None)
+        if of is None:
+            raise AblateError(f"{path}: {_unreadable(path)}")
+        found.append(of.read(path, wanted))
+    return _joined(found)
+
+
+def _unreadable(path: Path) -> str:
+    """Return why there is no reader for a file or folder."""
+    if path.is_dir():
+        return "a folder with runs of neither MLflow nor TensorBoard; name the files"
+    if {"study", "run", "attempt"} <= mlflow.tables(path):
+        return "a database of ablate; `ablate db merge` adds its studies"
+    return "a database of neither MLflow nor Optuna; export its results as CSV"
+
+
+def _joined(sources: list[Source]) -> list[Source]:
+    """Give the rows of a table of W&B's runs the curves of charts of the same runs."""
+    charts = [one for one in sources if one.whole and set(one.table) == {"run"}]
+    for chart in charts:
+        for at, other in enumerate(sources):
+            if "Name" in other.table and set(chart.table["run"]) <= set(other.table["Name"]):
+                place = {name: label for label, name in other.table["Name"].items()}
+                recorded = dict(other.recorded)
+                for name, one in chart.recorded.items():
+                    before = recorded.get(place[name])
+                    points = {**(before.points if before else {}), **one.points}
+                    recorded[place[name]] = dataclasses.replace(before or one, points=points)
+                sources[at] = dataclasses.replace(other, recorded=recorded)
+                sources = [one for one in sources if one is not chart]
+                break
+    return sources

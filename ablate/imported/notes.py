@@ -1,0 +1,87 @@
+"""What a user should know of runs that were imported, in sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ablate.imported.model import Asked, CellKey, ImportedRun
+from ablate.imported.rows import Row
+from ablate.units import listed
+
+SHOWN = 4  # places that a note names
+FOLDER = re.compile(r"folder\d+")  # part of a path, which factors come from
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _places(places: Sequence[str]) -> str:
+    return "; ".join(places[:SHOWN]) + (f"; {len(places) - SHOWN:,} more" * (len(places) > SHOWN))
+
+
+def listed_rows(left: Mapping[str, list[str]]) -> list[str]:
+    """Say which rows are no run."""
+    return [
+        f"Left out: {_count(len(places), 'row')} {why} ({_places(places)})."
+        for why, places in left.items()
+    ]
+
+
+def outcomes(runs: Sequence[ImportedRun]) -> Iterator[str]:
+    """Say which runs have no finite number; they count as lost."""
+    diverged = [run.place for run in runs if run.status == "diverged"]
+    if diverged:
+        yield f"Diverged, without a finite number: {len(diverged):,} ({_places(diverged)})."
+    failed = [run for run in runs if run.status in ("failed", "oom", "timeout")]
+    if failed:
+        places = [f"{run.place}: {run.error}" for run in failed]
+        yield f"Failed: {len(failed):,} ({_places(places)})."
+
+
+def shorter(runs: Sequence[ImportedRun], asked: Asked) -> Iterator[str]:
+    """Say which runs end before others of their cell, where their last value decides."""
+    if asked.at != "last":
+        return
+    name = asked.names[asked.metrics[0]]
+    last = {
+        (run.cell, run.seed): (max(run.points[name]), run)
+        for run in runs
+        if run.status == "complete" and run.points.get(name)
+    }
+    longest: dict[CellKey, int] = {}
+    for (cell, _), (step, _) in last.items():
+        longest[cell] = max(step, longest.get(cell, 0))
+    early = [
+        f"{run.place}: step {step:,} of {longest[cell]:,}"
+        for (cell, _), (step, run) in last.items()
+        if step < longest[cell]
+    ]
+    if early:
+        yield (
+            f"Warning: {_count(len(early), 'run')} end before others of their cell"
+            f" ({_places(early)}). Their last value counts; --at STEP compares all at one step."
+        )
+
+
+def followers(groups: Mapping[tuple[CellKey, int], list[Row]], asked: Asked) -> Iterator[str]:
+    """Say which other columns have one value in each cell, and not the same in all."""
+    cells: dict[CellKey, list[Row]] = {}
+    for (cell, _), rows in groups.items():
+        cells.setdefault(cell, []).append(rows[0])
+    first = next(iter(groups.values()))[0]
+    used = (*asked.factors, asked.seed, asked.step, *asked.metrics, *asked.resources.values())
+    found = []
+    for name in map(str, first.source.table):
+        if name in used or FOLDER.fullmatch(name):
+            continue
+        if any(name not in row.source.table for of in cells.values() for row in of):
+            continue
+        of = {c: {row.source.table[name][row.label] for row in rows} for c, rows in cells.items()}
+        values = {value for held in of.values() for value in held}
+        alone = all(len(held) == 1 for held in of.values())
+        if alone and len(values) > 1 and max(map(len, cells.values())) > 1:
+            found.append(name)
+    if found:
+        yield f"Differs with the factors, and cannot be told from them: {listed(found[:8])}."

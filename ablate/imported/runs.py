@@ -1,0 +1,260 @@
+"""Files and folders → runs: the numbers of each cell and seed, and what was left out."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ablate.errors import AblateError
+from ablate.imported import notes
+from ablate.imported.formats import read
+from ablate.imported.model import Asked, CellKey, Gathered, ImportedRun, text_of
+from ablate.imported.rows import Row, could_be, fields_of, require, rows_of, seeds_of, typed
+from ablate.imported.source import Source
+from ablate.metrics import likely_goal
+from ablate.sheet import numbers
+from ablate.store.records import ACCEPTED
+from ablate.study.command import best
+from ablate.study.imported import FLOPS
+from ablate.units import listed
+
+STEPLIKE = re.compile(r"step|epoch|iter|token|seen|checkpoint|ckpt", re.IGNORECASE)
+LOST = {"oom": "oom", "failed": "failed", "crashed": "failed"}  # cell → status of the run
+
+
+def gather(paths: Sequence[Path], asked: Asked) -> Gathered:
+    """Read runs.
+
+    Args:
+        paths: Files and folders.
+        asked: What their columns are.
+
+    Raises:
+        AblateError: A file cannot be read, a column is not there, or what is asked for cannot be a
+            study; one line says what to do.
+    """
+    sources = read(paths, asked)
+    require(asked, sources)
+    goal, guessed = _goal(asked, sources)
+    asked = replace(asked, goal=goal)
+    left: dict[str, list[str]] = {}
+    rows = [row for source in sources for row in rows_of(source, asked, left)]
+    if not rows:
+        raise AblateError(f"no run is left: {'; '.join(notes.listed_rows(left))}")
+    groups = _groups(rows, asked)
+    columns = fields_of(asked.factors)
+    factors = {
+        name: list(dict.fromkeys(cell[at] for cell, _ in groups)) for at, name in enumerate(columns)
+    }
+    for name, levels in factors.items():
+        if len(levels) < 2:
+            raise AblateError(
+                f"{columns[name]} is {text_of(levels[0])} in all {len(groups):,} runs: it does not"
+                f" vary, and is no factor.{could_be(sources, asked)}"
+            )
+    valued = {
+        metric: {row.step for row in rows if row.values.get(metric) is not None}
+        for metric in asked.metrics
+    }
+    runs = [_run(cell, seed, part, asked, valued, left) for (cell, seed), part in groups.items()]
+    said = [
+        *(note for source in sources for note in source.notes),
+        *(f"{column} is called {name}." for name, column in columns.items() if name != column),
+        *(f"{metric} is called {name}." for metric, name in asked.names.items() if name != metric),
+        *notes.listed_rows(left),
+        *notes.outcomes(runs),
+        *notes.shorter(runs, asked),
+        *notes.followers(groups, asked),
+        *guessed,
+    ]
+    return Gathered(factors, columns, goal, runs, said)
+
+
+def _goal(asked: Asked, sources: Sequence[Source]) -> tuple[str, list[str]]:
+    """Return which direction of the metric is better, and a note where that is a guess."""
+    metric = asked.metrics[0]
+    told = [source.goals[metric] for source in sources if metric in source.goals]
+    if asked.goal or told:
+        return asked.goal or told[0], []
+    goal = likely_goal(metric)
+    return goal, [f"{metric}: {goal} is better, by its name; --goal says otherwise."]
+
+
+def _groups(rows: Sequence[Row], asked: Asked) -> dict[tuple[CellKey, int], list[Row]]:
+    """Return cell and seed → their rows, in the order of the files."""
+    levels = [typed({row.levels[at] for row in rows}) for at in range(len(asked.factors))]
+    seeds = seeds_of(rows, asked.seed)
+    groups: dict[tuple[CellKey, int], list[Row]] = {}
+    for row in rows:
+        cell = tuple(of[text] for of, text in zip(levels, row.levels, strict=True))
+        groups.setdefault((cell, seeds[row.seed]), []).append(row)
+    return groups
+
+
+def _run(
+    cell: CellKey,
+    seed: int,
+    rows: list[Row],
+    asked: Asked,
+    valued: Mapping[str, set[int | None]],
+    left: dict[str, list[str]],
+) -> ImportedRun:
+    """Return the run of the rows of one cell and seed."""
+    first = rows[0]
+    curves: dict[str, dict[int, float]] = {}
+    if first.step is None:
+        for other in rows[1:]:
+            if other.step is not None or not _same(first, other, asked.metrics):
+                raise _twice(cell, seed, first, other, asked)
+            left.setdefault("that repeats another", []).append(other.place)
+    else:
+        curves = _curves(cell, seed, rows, asked, valued, left)
+    recorded = first.source.recorded.get(first.label)
+    for metric in asked.metrics:
+        if recorded is not None and metric in recorded.points:
+            curves.setdefault(metric, dict(recorded.points[metric]))
+    values = {metric: _last(metric, first, curves) for metric in asked.metrics}
+    metric, curve = asked.metrics[0], curves.get(asked.metrics[0], {})
+    decided = values[metric] if asked.at in ("last", "best") else curve.get(int(asked.at))
+    names = asked.names
+    finals = {(names[name], 0.0): one for name, one in values.items() if one is not None}
+    if finite := [value for value in curve.values() if math.isfinite(value)]:
+        lowest = asked.goal == "lower"
+        finals[best(names[metric]), 0.0] = min(finite) if lowest else max(finite)
+    elif asked.at == "best" and decided is not None:
+        finals[best(names[metric]), 0.0] = decided
+    if asked.at.isdigit() and decided is not None:
+        finals[names[metric], float(asked.at)] = decided
+    status, error = _status(first, recorded, decided, asked)
+    lost = [step for step, value in sorted(curve.items()) if not math.isfinite(value)]
+    return ImportedRun(
+        cell,
+        seed,
+        _resources(first, asked),
+        first.place,
+        {names[name]: of for name, of in curves.items()},
+        finals if status in ACCEPTED else {},
+        status,
+        (lost[0] if lost else max(curve, default=0)) if status == "diverged" else None,
+        error,
+    )
+
+
+def _status(row: Row, recorded: Any, decided: float | None, asked: Asked) -> tuple[str, str]:
+    """Return the status of a run, and why it failed."""
+    if recorded is not None and recorded.status != "complete":
+        return recorded.status, recorded.why
+    if decided is None:
+        text = row.states.get(asked.metrics[0], "")
+        at = f" at step {asked.at}" if asked.at.isdigit() else ""
+        said = f": it says {text!r}" if text and row.values.get(asked.metrics[0]) is None else ""
+        return LOST.get(text.lower(), "failed"), f"no value of {asked.metrics[0]}{at}{said}"
+    return ("complete" if math.isfinite(decided) else "diverged"), ""
+
+
+def _last(metric: str, row: Row, curves: Mapping[str, Mapping[int, float]]) -> float | None:
+    """Return the final of a run: what was recorded as such, else the last value of its curve."""
+    recorded = row.source.recorded.get(row.label)
+    if recorded is not None and metric in recorded.finals:
+        return recorded.finals[metric]
+    if row.step is None and row.values.get(metric) is not None:
+        return row.values[metric]
+    curve = curves.get(metric)
+    return curve[max(curve)] if curve else None
+
+
+def _curves(
+    cell: CellKey,
+    seed: int,
+    rows: list[Row],
+    asked: Asked,
+    valued: Mapping[str, set[int | None]],
+    left: dict[str, list[str]],
+) -> dict[str, dict[int, float]]:
+    """Return the curves of a run that has a row for each step.
+
+    A run whose last rows have no value at steps where others have one has reported NaN there, which
+    pandas writes as an empty cell.
+    """
+    at: dict[int, Row] = {}
+    curves: dict[str, dict[int, float]] = {}
+    for row in rows:
+        assert row.step is not None
+        before = at.setdefault(row.step, row)
+        for metric, value in row.values.items():
+            if value is None:
+                continue
+            old = curves.setdefault(metric, {}).setdefault(row.step, value)
+            if not (old == value or (math.isnan(old) and math.isnan(value))):
+                raise _twice(cell, seed, before, row, asked)
+        if before is not row and before.values == row.values:
+            left.setdefault("that repeats another", []).append(row.place)
+    for metric, curve in curves.items():
+        missing = [step for step in at if step > max(curve) and step in valued[metric]]
+        if missing and max(at) in missing:
+            curve[min(missing)] = math.nan
+    return curves
+
+
+def _same(one: Row, other: Row, metrics: Sequence[str]) -> bool:
+    """Return whether two rows have the same numbers."""
+
+    def held(row: Row) -> list[Any]:
+        recorded = row.source.recorded.get(row.label)
+        curves = (
+            [sorted(recorded.points.get(name, {}).items()) for name in metrics] if recorded else []
+        )
+        finals = [recorded.finals.get(name) for name in metrics] if recorded else []
+        return [[row.values.get(name) for name in metrics], curves, finals]
+
+    return repr(held(one)) == repr(held(other))  # NaN is NaN
+
+
+def _twice(cell: CellKey, seed: int, one: Row, other: Row, asked: Asked) -> AblateError:
+    """Return the error for two rows of one cell and seed with different numbers."""
+    name = listed(
+        f"{factor}={text_of(level)}" for factor, level in zip(asked.factors, cell, strict=True)
+    )
+    step = f", step {one.step}," if one.step is not None else ""
+    columns = [
+        str(column)
+        for column in one.source.table
+        if str(column) not in (*asked.metrics, asked.step)
+        and column in other.source.table
+        and one.source.table[column][one.label] != other.source.table[column][other.label]
+    ]
+    steps = [column for column in columns if STEPLIKE.search(column)]
+    apart = f" They differ in {listed(columns[:6])};" if columns else ""
+    advice = "name what varies with --factor, or choose rows with --where"
+    if steps and not asked.step:
+        advice = f"if they are steps of one run, add --step {steps[0]!r}; else {advice}"
+    metric = asked.metrics[0]
+    return AblateError(
+        f"{other.place}: seed {seed} of {name}{step} stands twice, with {metric}"
+        f" {_value(one, metric)} in {one.place} and {_value(other, metric)} here.{apart}"
+        f" {advice}"
+    )
+
+
+def _value(row: Row, metric: str) -> str:
+    curves = row.source.recorded[row.label].points if row.label in row.source.recorded else {}
+    value = _last(metric, row, curves) if row.step is None else row.values.get(metric)
+    return "without a value" if value is None else f"{value:.6g}"
+
+
+def _resources(row: Row, asked: Asked) -> dict[str, int | float]:
+    """Return parameters, tokens and FLOPs of a run; of a run with steps those of its first row."""
+    found: dict[str, int | float] = {}
+    for name, column in asked.resources.items():
+        text = row.source.table[column][row.label]
+        (value,) = numbers([text], decimal_comma=row.source.decimal_comma, units=True)
+        if value is None or not 0 < value < math.inf:
+            if text and (value is None or value == value):
+                raise AblateError(f"{row.place}: {column} = {text!r:.60}: no number above 0")
+            continue
+        found[name] = float(value) if name == FLOPS else round(value)
+    return found

@@ -1,0 +1,527 @@
+"""`ablate import`: what other tools and people wrote becomes a study, whole and only once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from cli_helpers import ROOT, Run, refused
+from scipy import stats as scipy_stats
+
+import ablate as package
+from ablate import results, store
+from ablate.store import check
+
+EXAMPLE = str(ROOT / "studies" / "import-example.csv")
+NAMED = ("--metric", "loss", "--factor", "optimizer", "--factor", "depth", "--seed", "seed")
+ONE = ("--metric", "loss", "--factor", "optimizer", "--seed", "seed")
+DB = "results/ablate.db"
+
+
+def table(seeds: int = 5) -> pd.DataFrame:
+    """Losses of two optimizers at two depths."""
+    noise = np.random.default_rng(0)
+    return pd.DataFrame(
+        [
+            {
+                "optimizer": optimizer,
+                "depth": depth,
+                "seed": seed,
+                "loss": 3 - depth / 10 - (optimizer == "adam") / 8 + noise.normal(0, 0.03),
+            }
+            for optimizer in ("sgd", "adam")
+            for depth in (2, 4)
+            for seed in range(seeds)
+        ]
+    )
+
+
+def along(frame: pd.DataFrame, steps: int = 4) -> pd.DataFrame:
+    """The same runs with a row for each step; the last has the loss of the table."""
+    rows = [
+        frame.assign(step=10 * at, loss=frame["loss"] + steps - at) for at in range(1, steps + 1)
+    ]
+    return pd.concat(rows).sort_values(["optimizer", "depth", "seed", "step"])
+
+
+def done(run: Run, *arguments: str) -> str:
+    """What an import says that works."""
+    code, out, err = run("import", *arguments)
+    assert (code, err) == (0, ""), err
+    return out
+
+
+def counts(study: str = "s", db: str = DB) -> dict[str, int]:
+    """Status → number of runs."""
+    return package.load(study, db)["status"].value_counts().to_dict()
+
+
+def metrics_of(study: str = "s", *by: str) -> dict[Any, float]:
+    """Levels and seed → metric of complete runs."""
+    runs = package.load(study, DB)
+    return {
+        tuple(row[:-1]): row[-1] for row in runs[[*by, "seed", "metric"]].itertuples(index=False)
+    }
+
+
+def test_effects_are_those_of_scipy_s_paired_test(ablate: Run) -> None:
+    frame = table()
+    frame.to_csv("runs.csv", index=False)
+    done(ablate, "runs.csv", "--study", "s", *NAMED, "--within", "depth")
+    effects = package.effects("s", DB).set_index("stratum")
+    for depth, part in frame.groupby("depth"):
+        wide = part.pivot(index="seed", columns="optimizer", values="loss")
+        expected = scipy_stats.ttest_rel(wide["adam"], wide["sgd"])
+        interval = expected.confidence_interval(0.95)
+        found = effects.loc[f"depth={depth}"]
+        assert found["n"] == 5
+        assert found["mean"] == pytest.approx((wide["adam"] - wide["sgd"]).mean(), rel=1e-9)
+        assert (found["lo"], found["hi"]) == pytest.approx((interval.low, interval.high), rel=1e-9)
+        assert found["p"] == pytest.approx(expected.pvalue, rel=1e-9)
+
+
+def test_the_example_gives_the_effects_of_the_study_that_it_is_from(ablate: Run) -> None:
+    found = ("--metric", "loss", "--factor", "topology", "--factor", "n_layer", "--seed", "seed")
+    done(ablate, EXAMPLE, "--study", "s", *found, "--within", "n_layer")
+    reference = package.effects("topology", str(ROOT / "results" / "reference.db"))
+    imported = package.effects("s", DB)
+    assert len(imported) == 4
+    for row in imported.to_dict("records"):
+        depth = {"n_layer=4": "depth=4x112", "n_layer=12": "depth=12x64"}[row["stratum"]]
+        same = reference[
+            (reference["stratum"] == f"norm=pre, {depth}") & (reference["level"] == row["level"])
+        ].iloc[0]
+        assert row["n"] == same["n"] == 8
+        assert row["mean"] == pytest.approx(same["mean"], abs=1e-6)  # losses have six digits
+        # there the error of the tuned rates is part of the interval
+        assert 0 < row["hi"] - row["lo"] < same["hi"] - same["lo"]
+    code, out, _ = ablate("report", "s")
+    assert code == 0 and "parallel is worse than serial" in out
+    page = Path("results/s/report.md").read_text(encoding="utf-8")
+    assert "What the study cost" not in page and "How it was run" not in page
+
+
+WRITERS: dict[str, Callable[[pd.DataFrame, str], Any]] = {
+    "runs.csv": lambda frame, path: frame.to_csv(path, index=False),
+    "runs.tsv": lambda frame, path: frame.to_csv(path, index=False, sep="\t"),
+    "runs.csv.gz": lambda frame, path: frame.to_csv(path, index=False),
+    "runs.jsonl": lambda frame, path: frame.to_json(
+        path, orient="records", lines=True, double_precision=15
+    ),
+    "runs.parquet": lambda frame, path: frame.to_parquet(path),
+    "runs.xlsx": lambda frame, path: frame.to_excel(path, index=False),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_table_that_pandas_writes(ablate: Run, name: str) -> None:
+    frame = table(3)
+    WRITERS[name](frame, name)
+    done(ablate, name, "--study", "s", *NAMED)
+    expected = frame.set_index(["optimizer", "depth", "seed"])["loss"].to_dict()
+    assert metrics_of("s", "optimizer", "depth") == pytest.approx(expected)
+
+
+def test_a_wide_table_has_a_column_for_each_seed(ablate: Run) -> None:
+    frame = table(3)
+    wide = frame.pivot(index=["optimizer", "depth"], columns="seed", values="loss")
+    wide.rename(columns="seed {}".format).reset_index().to_csv("a.csv", index=False)
+    wide.rename(columns="run_{}_final".format).reset_index().to_csv("b.csv", index=False)
+    done(ablate, "a.csv", "--study", "a", *NAMED)
+    done(ablate, "b.csv", "--study", "b", *NAMED, "--pattern", r"run_(?P<seed>\d+)_final")
+    expected = frame.set_index(["optimizer", "depth", "seed"])["loss"].to_dict()
+    for study in ("a", "b"):
+        assert metrics_of(study, "optimizer", "depth") == pytest.approx(expected)
+
+
+def test_rows_of_steps_become_curves(ablate: Run) -> None:
+    frame = along(table(2))
+    frame.to_csv("runs.csv", index=False)
+    done(ablate, "runs.csv", "--study", "s", *NAMED, "--step", "step")
+    curves = package.curves("s", "loss", DB)
+    found = curves.set_index(["cell", "seed", "step"])["value"]
+    for row in frame.itertuples():
+        cell = f"optimizer={row.optimizer}, depth={row.depth}"
+        assert found[cell, row.seed, row.step] == row.loss
+    last = frame[frame["step"] == 40].set_index(["optimizer", "depth", "seed"])["loss"].to_dict()
+    assert metrics_of("s", "optimizer", "depth") == last
+
+
+def test_the_best_value_or_that_of_a_step_may_decide(ablate: Run) -> None:
+    frame = along(table(2))
+    frame["loss"] = (frame["step"] - 25).abs() + frame["loss"] / 100  # lowest at 20 or 30
+    frame.to_csv("runs.csv", index=False)
+    done(ablate, "runs.csv", "--study", "best", *NAMED, "--step", "step", "--at", "best")
+    done(ablate, "runs.csv", "--study", "step", *NAMED, "--step", "step", "--at", "20")
+    by_run = frame.groupby(["optimizer", "depth", "seed"])
+    assert metrics_of("best", "optimizer", "depth") == by_run["loss"].min().to_dict()
+    at = frame[frame["step"] == 20].set_index(["optimizer", "depth", "seed"])["loss"].to_dict()
+    assert metrics_of("step", "optimizer", "depth") == at
+
+
+def test_what_is_no_ordinary_number_is_an_outcome(ablate: Run) -> None:
+    """A NaN has diverged, an empty cell has failed; both are runs, and both lose their pairs."""
+    frame = table().astype({"loss": object})
+    frame.loc[0, "loss"], frame.loc[6, "loss"], frame.loc[12, "loss"] = "nan", "", "OOM"
+    frame.loc[18, "loss"] = "inf"
+    frame.to_csv("runs.csv", index=False)
+    out = done(ablate, "runs.csv", "--study", "s", *NAMED)
+    assert counts() == {"complete": 16, "diverged": 2, "failed": 1, "oom": 1}
+    assert all(f"line {line}" in out for line in (2, 8, 14, 20))
+    effects = package.effects("s", DB).set_index("cell")
+    assert list(effects[["n", "lost"]].loc["optimizer=adam, depth=2"]) == [3, 2]
+
+
+def test_a_curve_that_stops_where_others_go_on_has_diverged(ablate: Run) -> None:
+    """Pandas writes NaN as an empty cell: the last number before it is no result."""
+    frame = along(table(3))
+    of_one = (frame["optimizer"] == "adam") & (frame["depth"] == 2) & (frame["seed"] == 1)
+    frame.loc[of_one & (frame["step"] > 20), "loss"] = math.nan
+    frame.to_csv("nan.csv", index=False)
+    done(ablate, "nan.csv", "--study", "s", *NAMED, "--step", "step")
+    lost = package.load("s", DB).query("status == 'diverged'")
+    assert [tuple(row) for row in lost[["cell", "seed", "diverged_at"]].to_numpy()] == [
+        ("optimizer=adam, depth=2", 1, 30)
+    ]
+    frame[~(of_one & (frame["step"] > 20))].to_csv("short.csv", index=False)
+    out = done(ablate, "short.csv", "--study", "short", *NAMED, "--step", "step")
+    assert "Warning: 1 run" in out and "step 20 of 40" in out
+
+
+def test_values_that_are_logged_less_often_are_no_nan(ablate: Run) -> None:
+    frame = along(table(2))
+    frame["loss"] = frame["loss"].where(frame["step"] % 20 == 10)
+    frame.to_csv("runs.csv", index=False)
+    done(ablate, "runs.csv", "--study", "s", *NAMED, "--step", "step")
+    assert counts() == {"complete": 8}
+
+
+def test_rows_that_are_no_run_are_listed(ablate: Run) -> None:
+    frame = table().astype({"seed": object})
+    frame.loc[3, "seed"] = ""
+    frame.loc[5, "optimizer"] = ""
+    pd.concat([frame, frame.iloc[[7]]]).to_csv("runs.csv", index=False)
+    out = done(ablate, "runs.csv", "--study", "s", *NAMED)
+    assert "1 row without a seed (runs.csv, line 5)" in out
+    assert "1 row without a level of optimizer (runs.csv, line 7)" in out
+    assert "1 row that repeats another (runs.csv, line 22)" in out
+    assert "2 of 20 combinations" in out
+    assert counts() == {"complete": 18}
+    effects = package.effects("s", DB).set_index("cell")
+    assert effects["n"].to_dict() == {
+        "optimizer=sgd, depth=4": 3,  # without seed 3 of the baseline and seed 0 of its own
+        "optimizer=adam, depth=2": 4,
+        "optimizer=adam, depth=4": 4,
+    }
+
+
+def test_the_same_file_again_adds_nothing_and_a_grown_one_what_is_new(ablate: Run) -> None:
+    frame = table()
+    frame[frame["seed"] < 3].to_csv("runs.csv", index=False)
+    assert "12 added" in done(ablate, "runs.csv", "--study", "s", *NAMED)
+    before = package.load("s", DB)
+    assert "0 added" in done(ablate, "runs.csv", "--study", "s", *NAMED)
+    pd.testing.assert_frame_equal(package.load("s", DB), before)
+    frame.to_csv("runs.csv", index=False)
+    assert "8 added" in done(ablate, "runs.csv", "--study", "s", *NAMED)
+    frame.assign(seed=frame["seed"] + 5).to_csv("more.csv", index=False)
+    done(ablate, "more.csv", "--study", "s", *NAMED)  # what was there stays
+    after = package.load("s", DB).set_index("run")
+    assert len(after) == 40
+    assert after.loc[before["run"], "metric"].tolist() == before["metric"].tolist()
+
+
+def test_a_level_that_is_a_word_leaves_the_numbers_beside_it(ablate: Run) -> None:
+    frame = table(3).drop(columns="optimizer").drop_duplicates(["depth", "seed"])
+    frame.to_csv("runs.csv", index=False)
+    options = ("--study", "s", "--metric", "loss", "--factor", "depth", "--seed", "seed")
+    done(ablate, "runs.csv", *options)
+    more = frame[frame["depth"] == 2].assign(depth="shared")
+    pd.concat([frame, more]).to_csv("runs.csv", index=False)
+    assert "3 added, 6 were there" in done(ablate, "runs.csv", *options)
+    assert set(results.levels("s", DB)) == {"depth=2", "depth=4", "depth=shared"}
+
+
+def test_other_numbers_of_a_run_are_refused_without_replace(ablate: Run) -> None:
+    frame = table()
+    frame.to_csv("runs.csv", index=False)
+    done(ablate, "runs.csv", "--study", "s", *NAMED)
+    before = metrics_of("s", "optimizer", "depth")
+    frame.loc[3, "loss"] = 9.0
+    frame.to_csv("runs.csv", index=False)
+    refused(ablate, ["import", "runs.csv", "--study", "s", *NAMED], ["seed 3", "now 9", "line 5"])
+    assert metrics_of("s", "optimizer", "depth") == before
+    done(ablate, "runs.csv", "--study", "s", *NAMED, "--replace")
+    assert metrics_of("s", "optimizer", "depth") == before | {("sgd", 2, 3): 9.0}
+
+
+def test_a_further_metric_of_the_same_runs_changes_none(ablate: Run) -> None:
+    frame = table(3).assign(acc=0.5)
+    frame.to_csv("runs.csv", index=False)
+    done(ablate, "runs.csv", "--study", "s", *NAMED)
+    done(ablate, "runs.csv", "--study", "s", *NAMED, "--metric", "acc")
+    finals = package.finals("s", db=DB)
+    assert finals["name"].value_counts().to_dict() == {"loss": 12, "acc": 12}
+
+
+def test_a_baseline_and_rows_may_be_chosen(ablate: Run) -> None:
+    table().to_csv("runs.csv", index=False)
+    chosen = ("--baseline", "optimizer=adam", "--where", "depth=4", "--goal", "higher")
+    done(ablate, "runs.csv", "--study", "s", *ONE, *chosen)
+    (effect,) = package.effects("s", DB).to_dict("records")
+    assert (effect["baseline"], effect["level"]) == ("optimizer=adam", "sgd")
+    code, out, _ = ablate("report", "s")
+    assert code == 0 and "sgd is better than adam" in out
+
+
+REFUSED = {  # what is wrong → the options, and words of the line
+    "no seed": (["--metric", "loss", "--factor", "depth", "--seed", "rep"], ["'rep'", "seed"]),
+    "no metric of that name": ([*NAMED, "--metric", "los"], ["'los'", "did you mean 'loss'"]),
+    "no factor of that name": ([*ONE, "--factor", "dpth"], ["'dpth'", "did you mean 'depth'"]),
+    "constant": ([*NAMED, "--where", "depth=2"], ["depth is 2", "does not vary"]),
+    "no factor": (["--metric", "loss", "--seed", "seed"], ["--factor", "depth (2, 4)"]),
+    "a factor left out": (ONE, ["seed 0", "stands twice", "depth", "line 2", "line 7"]),
+    "no level": ([*NAMED, "--baseline", "optimizer=adm"], ["did you mean 'adam'"]),
+    "no such within": ([*NAMED, "--within", "dept"], ["did you mean 'depth'"]),
+    "no row": ([*NAMED, "--where", "depth=3"], ["depth", "'3'", "'2', '4'"]),
+    "used twice": ([*NAMED, "--metric", "seed"], ["'seed' is used twice"]),
+    "not an expression": ([*NAMED, "--pattern", "("], ["--pattern"]),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_likely_mistake_is_one_line(ablate: Run, what: str) -> None:
+    table().to_csv("runs.csv", index=False)
+    options, words = REFUSED[what]
+    refused(ablate, ["import", "runs.csv", "--study", "s", *options], words)
+
+
+def test_a_mistake_in_the_table_is_one_line(ablate: Run) -> None:
+    frame = table()
+    along(frame).to_csv("steps.csv", index=False)
+    frame.assign(
+        seed=frame["seed"] + 10 * frame["depth"] + 5 * (frame["optimizer"] == "adam")
+    ).to_csv("apart.csv", index=False)
+    text = frame.astype({"loss": object})
+    text.loc[4, "loss"] = "about 2"
+    text.to_csv("text.csv", index=False)
+    frame.drop(columns="seed").to_csv("no_seed.csv", index=False)
+    frame[(frame["optimizer"] != "sgd") | (frame["depth"] != 2)].to_csv("base.csv", index=False)
+    for name, words in (
+        ("steps.csv", ["stands twice", "--step 'step'"]),
+        ("apart.csv", ["share a seed"]),
+        ("text.csv", ["line 6", "'about 2'"]),
+        ("no_seed.csv", ["'seed'", "add a column"]),
+        ("none.csv", ["none.csv", "no such file"]),
+    ):
+        refused(ablate, ["import", name, "--study", "s", *NAMED], words)
+    chosen = ("--baseline", "optimizer=sgd", "--baseline", "depth=2")
+    refused(ablate, ["import", "base.csv", "--study", "s", *NAMED, *chosen], ["--baseline"])
+
+
+def test_an_imported_study_has_nothing_to_train(ablate: Run) -> None:
+    table().to_csv("runs.csv", index=False)
+    done(ablate, "runs.csv", "--study", "s", *NAMED)
+    for command in ("plan", "run"):
+        code, _, err = ablate(command, "s")
+        assert code == 2 and "nothing to train" in err and err.count("\n") == 1
+    with store.open(DB) as database:
+        from ablate.store.owners import Owner
+        from ablate.store.runs import candidates
+
+        assert candidates(database, 1, Owner("here", 1, "token")) == []
+
+
+def test_what_is_unknown_is_blank_and_what_columns_say_is_used(ablate: Run) -> None:
+    frame = table().rename(columns={"depth": "N"})
+    frame["N"] *= 1_000_000
+    frame.assign(D="2.5B").to_csv("runs.csv", index=False)
+    named = ("--metric", "loss", "--factor", "optimizer", "--factor", "N", "--seed", "seed")
+    done(ablate, "runs.csv", "--study", "blank", *named)
+    unknown = ["n_params", "tokens", "flops", "device_seconds"]
+    assert package.load("blank", DB)[unknown].isna().all(axis=None)
+    refused(ablate, ["fit", "blank"], ["--n", "--d"])
+    done(ablate, "runs.csv", "--study", "sized", *named, "--n", "N", "--d", "D")
+    runs = package.load("sized", DB)
+    assert runs["n_params"].tolist() == runs["n"].astype(int).tolist()
+    assert set(runs["tokens"]) == {2_500_000_000}
+
+
+def test_curves_are_fitted_as_those_of_the_table(ablate: Run) -> None:
+    noise = np.random.default_rng(1)
+    rows = [
+        {"act": act, "N": n, "D": d, "seed": seed, "loss": 1.7 + 400 / n**0.34 + 410 / d**0.28}
+        for act in ("gelu", "swiglu")
+        for n in (1e6, 1e7, 1e8, 1e9)
+        for d in (1e9, 4e9, 16e9)
+        for seed in (0, 1)
+    ]
+    frame = pd.DataFrame(rows)
+    frame["loss"] += noise.normal(0, 0.003, len(frame))
+    frame.to_csv("runs.csv", index=False)
+    names = ("--factor", "act", "--factor", "N", "--factor", "D", "--n", "N", "--d", "D")
+    done(ablate, "runs.csv", "--study", "s", "--metric", "loss", "--seed", "seed", *names)
+    _, study, _ = ablate("fit", "s", "--group", "act")
+    table_of = ("--csv", "runs.csv", "--n", "N", "--d", "D", "--loss", "loss", "--group", "act")
+    _, csv, _ = ablate("fit", *table_of)
+
+    def exponents(text: str) -> list[str]:
+        return [line.split("[")[0] for line in text.splitlines() if " alpha = " in line]
+
+    assert len(exponents(csv)) == 2
+    assert exponents(study) == exponents(csv)
+
+
+def test_databases_with_the_same_runs_merge_and_are_sound(ablate: Run) -> None:
+    frame = along(table(3))
+    frame.to_csv("runs.csv", index=False)
+    options = ("runs.csv", "--study", "s", *NAMED, "--step", "step")
+    done(ablate, *options)
+    done(ablate, *options, "--db", "other.db")
+    code, out, _ = ablate("db", "merge", "other.db")
+    assert code == 0 and "0 runs new, 0 runs updated" in out
+    for command in (("status", "s"), ("show", "1"), ("compare", "1", "2"), ("power", "s")):
+        assert ablate(*command)[0] == 0
+    assert ablate("export", "s", "-", "--what", "curves")[0] == 0
+    assert ablate("db", "thin")[0] == 0
+    with store.open(DB) as database:
+        assert check.check(database) == []
+    assert ablate("db", "forget", "s", "--yes")[0] == 0
+    assert ablate("query", "SELECT * FROM run", "--format", "csv")[1].count("\n") <= 1
+
+
+# -- other tools -------------------------------------------------------------------------------
+
+
+CHART = """"Step","adam-s0 - loss","adam-s0 - loss__MIN","adam-s0 - loss__MAX",\
+"adam-s1 - loss","adam-s1 - loss__MIN","adam-s1 - loss__MAX",\
+"sgd-s0 - loss","sgd-s0 - loss__MIN","sgd-s0 - loss__MAX",\
+"sgd-s1 - loss","sgd-s1 - loss__MIN","sgd-s1 - loss__MAX"
+"0","3.0","3.0","3.0","3.1","3.1","3.1","3.2","3.2","3.2","3.3","3.3","3.3"
+"5","2.0","2.0","2.0","","","","2.2","2.2","2.2","2.3","2.3","2.3"
+"6","","","","2.1","2.1","2.1","","","","NaN","NaN","NaN"
+"""
+RUNS = """\
+"Name","State","Notes","User","Tags","Created","Runtime","Sweep","optim.name","seed","loss"
+"adam-s0","finished","-","me","","2026-01-01","10","","adam","0","2.0"
+"adam-s1","finished","-","me","","2026-01-01","10","","adam","1","2.1"
+"sgd-s0","crashed","-","me","","2026-01-01","10","","sgd","0","2.2"
+"sgd-s1","running","-","me","","2026-01-01","10","","sgd","1","2.3"
+"sgd-s2","finished","-","me","","2026-01-01","10","","sgd","2","2.4"
+"adam-s2","finished","-","me","","2026-01-01","10","","adam","2","2.5"
+"""
+
+
+def test_what_weights_and_biases_exports(ablate: Run) -> None:
+    Path("chart.csv").write_text(CHART)
+    Path("runs.csv").write_text(RUNS)
+    names = ("--pattern", r"(?P<optimizer>\w+)-s(?P<seed>\d+)", "--baseline", "optimizer=sgd")
+    done(ablate, "chart.csv", "--study", "chart", *ONE, *names)
+    assert counts("chart") == {"complete": 3, "diverged": 1}
+    assert metrics_of("chart", "optimizer")["adam", 1] == 2.1  # its last step, not another run's
+    columns = ("--metric", "loss", "--factor", "optim.name", "--seed", "seed")
+    out = done(ablate, "runs.csv", "--study", "runs", *columns)
+    assert counts("runs") == {"complete": 4, "failed": 1}
+    assert "has not ended (runs.csv, line 5)" in out
+    assert "optim_name" in package.load("runs", DB)
+    done(ablate, "chart.csv", "runs.csv", "--study", "both", *columns)
+    assert counts("both") == {"complete": 4, "failed": 1}
+    assert set(package.curves("both", "loss", DB).query("cell == 'optim_name=adam'")["step"]) == {
+        *(0, 5, 6)
+    }
+
+
+@pytest.fixture(params=["sqlite:///mlflow.db", "mlruns"])
+def tracked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Runs in a store that MLflow's own client writes."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=request.param)
+    experiment = client.create_experiment("first")
+    for optimizer in ("sgd", "adam"):
+        for seed in range(3):
+            run = client.create_run(experiment, run_name=f"{optimizer} {seed}").info.run_id
+            client.log_param(run, "optimizer", optimizer)
+            client.set_tag(run, "seed", str(seed))
+            for step in range(3):
+                value = math.nan if (optimizer, seed, step) == ("adam", 0, 2) else 3.0 + seed - step
+                client.log_metric(run, "val/loss", value, step=step)
+            if (optimizer, seed) != ("adam", 1):
+                ended = "FAILED" if (optimizer, seed) == ("sgd", 1) else "FINISHED"
+                client.set_terminated(run, ended)
+    deleted = client.create_run(experiment).info.run_id
+    client.delete_run(deleted)
+    yield request.param
+
+
+def test_what_mlflow_keeps(ablate: Run, tracked: str, capfd: pytest.CaptureFixture[str]) -> None:
+    capfd.readouterr()  # MLflow's own messages
+    columns = ("--metric", "val/loss", "--factor", "optimizer", "--seed", "seed")
+    out = done(ablate, tracked, "--study", "s", *columns)
+    assert counts() == {"complete": 3, "diverged": 1, "failed": 1}
+    assert "1 row that has not ended" in out
+    assert metrics_of("s", "optimizer")["sgd", 2] == 3.0
+    curve = package.curves("s", "val/loss", DB).query("cell == 'optimizer=sgd' and seed == 2")
+    assert curve[["step", "value"]].to_numpy().tolist() == [[0, 5.0], [1, 4.0], [2, 3.0]]
+    refused(ablate, ["import", tracked, "--study", "t", *ONE], ["did you mean 'val/loss'"])
+
+
+def test_what_tensorboard_writes(ablate: Run) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    for optimizer in ("sgd", "adam"):
+        for seed in range(2):
+            for folder in (f"plain/{optimizer}/seed{seed}", f"hparams/{optimizer}{seed}"):
+                with SummaryWriter(folder) as writer:
+                    for step in range(3):
+                        writer.add_scalar("val/loss", 2.0 + seed - step / 4, step)
+                    if folder.startswith("hparams"):
+                        settings = {"optimizer": optimizer, "seed": seed, "lr": 1e-3, "ema": True}
+                        writer.add_hparams(settings, {"hp/score": 1.5})
+    pattern = ("--pattern", r"(?P<optimizer>\w+)/seed(?P<seed>\d+)")
+    columns = ("--metric", "val/loss", "--factor", "optimizer", "--seed", "seed")
+    done(ablate, "plain", "--study", "plain", *columns, *pattern)
+    done(ablate, "hparams", "--study", "hparams", *columns, "--metric", "hp/score")
+    expected = {(o, s): 1.5 + s for o in ("sgd", "adam") for s in range(2)}
+    assert metrics_of("plain", "optimizer") == metrics_of("hparams", "optimizer") == expected
+    assert set(package.finals("hparams", "hp/score", DB)["value"]) == {1.5}
+    refused(ablate, ["import", "plain", "--study", "t", *columns], ["--pattern", "sgd/seed0"])
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_what_optuna_stores(ablate: Run, journal: bool) -> None:
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    name = "optuna.log" if journal else "optuna.db"
+    storage: Any = JournalStorage(JournalFileBackend(name)) if journal else f"sqlite:///{name}"
+    grid = {"width": [8, 16], "seed": [0, 1, 2]}
+    study = optuna.create_study(
+        storage=storage, direction="maximize", sampler=optuna.samplers.GridSampler(grid, seed=0)
+    )
+
+    def objective(trial: optuna.Trial) -> float:
+        width = trial.suggest_categorical("width", [8, 16])
+        seed = trial.suggest_int("seed", 0, 2)
+        trial.set_user_attr("seconds", 2.5)
+        trial.report((width + seed) / 4, 1)
+        if (width, seed) == (16, 2):
+            raise optuna.TrialPruned
+        return float(width + seed)
+
+    study.optimize(objective)
+    columns = ("--metric", "value", "--metric", "seconds", "--factor", "width", "--seed", "seed")
+    done(ablate, name, "--study", "s", *columns, "--baseline", "width=8")
+    assert counts() == {"complete": 5, "failed": 1}
+    assert metrics_of("s", "width")[8, 1] == 9.0
+    assert set(package.finals("s", "seconds", DB)["value"]) == {2.5}
+    assert package.curves("s", "value", DB)["value"].sum() == 2.0 + 2.25 + 2.5 + 4.0 + 4.25 + 4.5
+    assert results.study("s", DB).goal == "max"
