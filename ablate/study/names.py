@@ -83,7 +83,7 @@ class TransformerNames:
 
     def level(self, name: str, raw: object) -> str:
         """See `Names.level`."""
-        has_levels = name in CATALOGUE and CATALOGUE[name].levels
+        has_levels = name in CATALOGUE and CATALOGUE[name].choice
         return CATALOGUE[name].canonical(raw) if has_levels else label(raw)
 
     def is_ladder(self, name: str, raw: object) -> bool:
