@@ -160,6 +160,11 @@ def _incomparable(
         one, other = by_label[contrast.cell].config, by_label[contrast.baseline].config
         # a metric of a user's own is a mean over the tokens that the loss is of
         fields = COMPARABLE["loss"] if row.made else COMPARABLE.get(row.name, ())
+        if study.tune and study.tune.field in fields:
+            yield (
+                f"{source.where('tune', study.tune.field)}: {study.tune.field} decides what metric"
+                f" {study.metric!r} measures, which cannot choose it; {_instead(study.tune.field)}"
+            )
         for field in fields:
             if getattr(one, field) != getattr(other, field):
                 varied = field.removesuffix("_hash")

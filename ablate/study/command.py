@@ -131,6 +131,13 @@ class CommandNames:
         """See `Names.level`."""
         return label(raw)
 
+    def tuned(self, name: str) -> tuple[type | None, bool]:
+        """See `Names.tuned`."""
+        self.check_factor(name)
+        if name == REVISION:
+            raise AblateError(f"{name} is text, and [tune] finds a number")
+        return None, True
+
     def is_ladder(self, name: str, raw: object) -> bool:
         """See `Names.is_ladder`."""
         return False

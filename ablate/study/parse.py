@@ -98,7 +98,7 @@ def parse(text: str, path: Path) -> Study:
         factors = {name: dict(reversed(levels.items())) for name, levels in factors.items()}
     seeds, rule = tables.seeds(source, file.seeds)
     two_stage = rule if isinstance(rule, TwoStage) else None
-    tuned = tables.tune(source, file.tune, fields, factors, any_field=command is not None)
+    tuned = tables.tune(source, file.tune, fields, factors, names)
     if command:
         extra = [tuned.field] if tuned else []
         crossed = isinstance(rule, Crossed)
