@@ -90,6 +90,7 @@ def plan(
             " its runs have ended"
         )
     speed = _speed(flops) if flops else None
+    elsewhere = _elsewhere(opened)
     planned, done = _with_decisions(opened, db)
     forecast, slots = None, list["Device"]()
     if device:
@@ -116,6 +117,7 @@ def plan(
         *_resolution(planned, cost, db),
         *_curves(planned),
         *_confounds(planned),
+        *elsewhere,
         *planned.notes,
         *_edited(planned, study, db),
     ):
@@ -123,6 +125,24 @@ def plan(
     finished = not planned.later and done >= {one.run.key for one in planned.runs}
     following = ("report", planned.study.name) if finished else ("run", study)
     out.print(f"\nNext: {next_command(context, *following)}", markup=False)
+
+
+def _elsewhere(plan: Plan) -> list[str]:
+    """Return what a script needs that this host has none of: it may be planned for another one.
+
+    Raises:
+        AblateError: The host has GPUs, and fewer than a run needs.
+    """
+    from ablate.launch import packs
+
+    if not plan.study.command:
+        return []
+    try:
+        found = packs.find_devices(plan, "auto")
+    except AblateError as error:
+        return [f"Warning: {error}"]
+    packs.worker_slots(plan, found)
+    return []
 
 
 def _edited(plan: Plan, file: str, db: str | None) -> Iterator[str]:

@@ -284,8 +284,8 @@ def _environment(run: Run, device: str, out: Path, checkpoints: Path) -> dict[st
     if kind == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     elif kind == "cuda":
-        visible = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
-        chosen = [visible[int(n)] if visible else n for n in numbers.split(",")]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "").split(",")
+        chosen = [visible[int(n)] if visible[0] else n for n in numbers.split(",")]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
     return environment
 
