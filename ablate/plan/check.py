@@ -134,7 +134,24 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
                     " its tokens"
                 )
     for probe in study.evaluation.downstream:
+        key = "probe_csv" if probe == LABELLED else "downstream"
+        where = source.where("eval", key) or location
         for cell in cells:
+            model = cell.config.part("architecture")
+            if not model.probed:
+                yield (
+                    f"{where}: cell {cell.label!r}: {probe} is a linear probe on hidden states, and"
+                    f" architecture = {model.name!r} gives logits alone; give its class a method"
+                    " features, from tokens [B, T] to [B, T, width], or leave the probe out"
+                )
+            elif probe == LABELLED and not (
+                model.of_blocks or cell.config.part("attention").causal
+            ):
+                yield (
+                    f"{where}: cell {cell.label!r}: texts of different lengths are filled up, and"
+                    f" architecture = {model.name!r} with attention = {cell.config.attention!r}"
+                    " sees what fills them; leave probe_csv out"
+                )
             if probe == LABELLED:
                 if cell.config.tokenizer == "tokens":
                     yield (

@@ -302,9 +302,9 @@ class Evaluator:
         index = torch.arange(inputs.shape[-1], device=inputs.device)
         inside = index < lengths[..., None]
         if inside.all():
-            return self.step.model.features(inputs).float().mean(2)
+            return self.step.model.hidden(inputs).float().mean(2)
         # what fills a row up is a document of its own, which the text does not attend to
-        features = self.step.model.features(inputs, torch.where(inside, 0, lengths[..., None]))
+        features = self.step.model.hidden(inputs, torch.where(inside, 0, lengths[..., None]))
         return (features.float() * inside[..., None]).sum(2) / lengths[..., None]
 
     def _passages(self, metric: str, tokens: Tokens, sources: Mapping[str, str]) -> Passages:
