@@ -16,11 +16,11 @@ from ablate.study.levels import Factors
 from ablate.study.model import Fields
 from ablate.study.source import Source, located
 from ablate.study.tables import table_of
-from ablate.study.template import placeholders, words
+from ablate.study.template import check_no_shell, placeholders, words
 from ablate.study.values import LARGEST, label
 
 GIVEN = {  # placeholders that are no fields
-    "seed": "the seed of the run",
+    "seed": "the seed of the run, which the study's `seeds` sets",
     "init_seed": "the seed of initialisation, where seeds = { init, data }",
     "data_seed": "the seed of the data order, where seeds = { init, data }",
     "out": "a folder of the run",
@@ -108,10 +108,10 @@ class CommandNames:
 
     def check_factor(self, name: str) -> None:
         """See `Names.check_factor`."""
-        check_name(name)
         if name in (*GIVEN, *OWN):
             what = GIVEN.get(name, "a field of every command")
             raise AblateError(f"{name} is {what}; give this field another name")
+        check_name(name)
 
     def value(self, name: str, raw: object) -> Any:
         """See `Names.value`."""
@@ -156,6 +156,7 @@ def parse(source: Source, raw: Mapping[str, Any]) -> tuple[Command, str]:
     table = table_of(source, CommandTable, raw, "command", "[command]")
     with located(source, "command", "run"):
         template = words(table.run)
+        check_no_shell(template)
     patterns = _listed(table.pattern)
     for pattern in patterns:
         with located(source, "command", "pattern"):
