@@ -168,7 +168,7 @@ def _load(code: Code, folder: Path | None) -> list[Component | Metric]:
 def _run(code: Code, folder: Path | None) -> None:
     """Run a file's text as a module. Tracebacks show the lines of this text."""
     assert code.text is not None
-    module = ModuleType(f"ablate_outside_{code.version[:16]}")
+    module = ModuleType(f"{catalogue.OUTSIDE}{code.version[:16]}")
     module.__file__ = code.name
     sys.modules[module.__name__] = module  # where dataclasses and `module = …` look it up
     lines = code.text.splitlines(keepends=True)

@@ -59,6 +59,19 @@ class Field:
     meaning: str
     source: str = ""
 
+    def __post_init__(self) -> None:
+        if isinstance(self.type, str):
+            raise AblateError(
+                f"field {self.name!r}: type = {self.type!r}: give the type itself, such as float"
+            )
+        if self.type in (int, float, str):
+            fits = isinstance(self.default, (float, int) if self.type is float else self.type)
+            if not fits or isinstance(self.default, bool):
+                raise AblateError(
+                    f"field {self.name!r}: default = {self.default!r:.80} is no"
+                    f" {self.type.__name__}"
+                )
+
 
 def check_name(field: str, existing: Iterable[str] = ()) -> None:
     """Refuse a field that cannot be a column of the results.

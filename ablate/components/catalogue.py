@@ -22,6 +22,7 @@ from ablate.errors import AblateError, unknown
 C = TypeVar("C", bound=Callable[..., Any])
 
 OFF = ("none", "untied")  # levels that switch something off: what `false` means
+OUTSIDE = "ablate_outside_"  # begins the names of modules of files that `use` names
 VALUES = ("byte", "bpe", "tokens")  # of `tokenizer`, which are no levels
 
 
@@ -387,7 +388,9 @@ def level(
             raise AblateError(f"{who}: {factor_name} has no levels; factors that do: {choices}")
         text = meaning or _meaning(of)
         if not text:
-            raise AblateError(f"{who} says nothing of what it does; give its class a docstring")
+            raise AblateError(
+                f"{who} says nothing of what it does; give meaning = …, or a docstring"
+            )
         component = of(factor_name, name, text, source, aliases)
         if _collected is None:
             add(component)
@@ -473,7 +476,9 @@ def _named(made: Any, component: Component | None = None) -> str:
     """A class or function, or the code that it comes from."""
     if component and component.origin:
         return component.origin.partition("@")[0]
-    return f"{made.__module__}.{made.__qualname__}"
+    # a file of a user's own has a module of no name that a reader knows
+    own = made.__module__.startswith(OUTSIDE)
+    return made.__qualname__ if own else f"{made.__module__}.{made.__qualname__}"
 
 
 def _registered(name: str) -> Field | None:

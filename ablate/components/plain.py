@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, get_origin, get_type_hints
 
-from ablate.components.base import Component, Config
+from ablate.components.base import Component, Config, Field
 from ablate.errors import AblateError
 
 GIVEN = ("config", "width", "params")  # arguments of a constructor that are no fields of a run
@@ -34,6 +34,13 @@ def base_of(factor: str) -> type[Component] | None:
     return next(
         (one for one in _subclasses(Component) if factor in vars(one).get("factors", ())), None
     )
+
+
+def _of_modules() -> list[str]:
+    """Return the factors that a plain torch module can be a level of."""
+    module = Component.plain_class
+    found = (one for one in _subclasses(Component) if one.adapter and one.plain_class == module)
+    return list(dict.fromkeys(name for one in found for name in one.factors if one.plain_hooks))
 
 
 def _subclasses(base: type[Component]) -> Iterator[type[Component]]:
@@ -71,7 +78,12 @@ def component(made: Any, factor: str, fields: Mapping[str, Any], who: str) -> ty
             package = ".".join(base.plain_class[0].split(".")[:2])
             accepted.append(f"a {package}.{base.plain_class[1]}")
         accepted += ["a function"] * of_function
-        raise AblateError(f"{who} cannot be a level of {factor}, which is {' or '.join(accepted)}")
+        raise AblateError(
+            f"{who} cannot be a level of {factor}, which is {' or '.join(accepted)}"
+            + ("" if base.adapter else f"; a plain module is one of {', '.join(_of_modules())}")
+        )
+    if isinstance(getattr(made, "fields", ()), Field):
+        raise AblateError(f"{who}: fields is a tuple, as in fields = (Field(…),)")
     attributes: dict[str, Any] = {
         "__doc__": made.__doc__,
         "__module__": made.__module__,
