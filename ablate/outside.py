@@ -81,10 +81,9 @@ def use(sources: Sequence[Code], folder: Path | None = None) -> tuple[Code, ...]
         for one in _loaded[known]:
             measures.add(one) if isinstance(one, Metric) else catalogue.add(one)
             _used.append(one)
-        told = {
-            "levels": [[one.factor, one.name, one.meaning, one.source] for one in levels(code)],
-            "metrics": [[one.name, one.goal, one.unit, one.meaning] for one in metrics(code)],
-        }
+        told = {"levels": [[one.factor, one.name, one.meaning, one.source] for one in levels(code)]}
+        if rows := metrics(code):
+            told["metrics"] = [[one.name, one.goal, one.unit, one.meaning] for one in rows]
         found.append(replace(code, about={**code.about, **told}))
     return tuple(found)
 
