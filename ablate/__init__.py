@@ -3,9 +3,9 @@
 In Python `ablate.load(study)`, `curves`, `finals`, `pairs` and `effects` give tidy DataFrames,
 which the functions of `ablate.figures` draw. `ablate.findings(study)` gives all that a study found
 as typed records. `ablate.level` registers a level of a factor, with hyper-parameters
-that `ablate.Field` describes, and `ablate.factor` looks one up. `ablate.log` reports the numbers of
-a training script. `ablate.load_model(run)` gives the model of a run whose weights are kept, with
-its tokenizer.
+that `ablate.Field` describes, and `ablate.factor` looks one up; `ablate.metric` registers a metric.
+`ablate.log` reports the numbers of a training script. `ablate.load_model(run)` gives the model of a
+run whose weights are kept, with its tokenizer.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ablate.components import factor as factor
     from ablate.components import level as level
     from ablate.logged import log as log
+    from ablate.metrics import metric as metric
     from ablate.results import curves as curves
     from ablate.results import finals as finals
     from ablate.results import load as load
@@ -37,6 +38,7 @@ _LAZY = dict.fromkeys(("load", "curves", "finals", "pairs"), "ablate.results") |
     "Field": "ablate.components",
     "log": "ablate.logged",
     "load_model": "ablate.trained",
+    "metric": "ablate.metrics",
 }
 
 

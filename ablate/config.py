@@ -158,6 +158,11 @@ class RunConfig(BaseModel):
         # only now are all levels known, so that a displaced level leaves no field of its own behind
         filled = {name: value for name, value in filled.items() if has_meaning(name)}
         components = [row[level(row.name)] for row in choices]
+        components += [
+            row[filled[row.name]]
+            for row in CATALOGUE.values()
+            if row.open and filled.get(row.name) in row.names
+        ]
         for component in components:
             for name, default in component.defaults.items():
                 filled.setdefault(name, default)

@@ -15,7 +15,7 @@ PASSAGE = 128
 HELD_OUT_BLOCK = 1024
 # the linear probe on a study's own texts, and the share of its commonest class
 LABELLED, CHANCE = "label_accuracy", "label_chance"
-FILLED_IN = ("probe_csv_hash",)  # what no study file sets
+FILLED_IN = ("probe_csv_hash", "own")  # what no study file sets
 # tokens of the copy probe for each held-out token that an evaluation reads
 COPY_SHARE = 1 / 8
 # time of an evaluated token, as a share of a training token's: no backward pass
@@ -110,6 +110,9 @@ class Evaluation(BaseModel):
         ),
     )
     probe_csv_hash: str | None = Field(None, description="SHA-256 of probe_csv; filled in")
+    own: tuple[tuple[str, str], ...] | None = Field(
+        None, description="metrics of a study's `use`, each with the version of its code; filled in"
+    )
 
     def contexts(self, config: RunConfig) -> dict[float, int]:
         """Return length factor → tokens of context, for the lengths that the run is defined for.
@@ -125,6 +128,11 @@ class Evaluation(BaseModel):
         return {
             factor: length for factor, length in lengths.items() if limit is None or length <= limit
         }
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """Metrics of the user's own."""
+        return tuple(name for name, _ in self.own or ())
 
     @property
     def n_final(self) -> int:
@@ -162,5 +170,5 @@ class Evaluation(BaseModel):
                 for ratio in self.probe.ratio
             ]
             names.append(("pseudo_perplexity", 0.0))
-        names += [(name, 0.0) for name in self.downstream]
+        names += [(name, 0.0) for name in (*self.downstream, *self.own_names)]
         return names + [(CHANCE, 0.0)] * (LABELLED in self.downstream)

@@ -1,11 +1,20 @@
-"""The numbers that can decide a study, their units and which direction is better; no torch."""
+"""The numbers that can decide a study, their units and which direction is better; no torch.
+
+A user's own are registered by `metric` in a file or package that a study's `use` names.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from ablate.errors import AblateError, unknown
+
+M = TypeVar("M", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -18,6 +27,8 @@ class Metric:
     meaning: str
     at: str = ""  # what a parameter after "@" means, "" if it has none
     downstream: bool = False  # a linear probe on frozen features
+    made: Any = None  # the class or function that measures it, of a user's own
+    origin: str = ""  # label of the code that it comes from, where that is not ablate
 
 
 _ROWS = (
@@ -110,7 +121,111 @@ _ROWS = (
 )
 
 METRICS: dict[str, Metric] = {row.name: row for row in _ROWS}
+GOALS = {"lower": "min", "higher": "max"}  # as files write them
+GIVEN = ("logits", "targets", "losses", "inputs")  # what a metric may ask for, by these names
+ONCE = ("config", "spelling")  # what the constructor of a class may ask for
+RECORDED = (  # other numbers that runs record
+    *("train_loss", "grad_norm", "lr", "tokens_per_second", "train_seconds", "epochs"),
+    *("loss_at_position", "stream_rms", "token_similarity"),
+)
 _NUMBER = re.compile(r"\d+(\.\d+)?")
+
+
+def metric(name: str, *, goal: str, meaning: str, unit: str = "") -> Callable[[M], M]:
+    """Register the decorated function or class as a metric; docs/own-parts.md has the shapes.
+
+    A function takes any of `GIVEN`, by these names, and returns a number for each token. A class
+    has such a method `tokens`, and may have a method `value`, which makes the metric of the means;
+    the numbers may then have a further axis. Its constructor takes any of `ONCE`.
+
+    Args:
+        name: As study files and results write it: letters, digits and underscores.
+        goal: "lower" or "higher": which direction is better.
+        meaning: What it is, in one line.
+        unit: Such as "nats per token"; "share" for a number from 0 to 1.
+
+    Raises:
+        AblateError: The name is taken, the goal is unknown, or the function asks for more.
+    """
+
+    def register(made: M) -> M:
+        who = f"metric {name!r}"
+        if goal not in GOALS:
+            raise unknown(f"goal of {who}", goal, GOALS)
+        if not name.isidentifier():
+            raise AblateError(f"{who}: a name is letters, digits and underscores")
+        if not meaning.strip():
+            raise AblateError(f"{who}: its meaning is missing, one line for readers")
+        function = getattr(made, "tokens", None) if isinstance(made, type) else made
+        if function is None:
+            raise AblateError(f"{who} has no method tokens, which returns a number for each token")
+        if isinstance(made, type):
+            _check_arguments(f"the constructor of {who}", made, ONCE, own=0)
+        _check_arguments(who, function, GIVEN, own=int(function is not made))
+        row = Metric(name, GOALS[goal], unit, " ".join(meaning.split()), made=made)
+        if _collected is None:
+            add(row)
+        else:
+            _collected.append(row)
+        return made
+
+    return register
+
+
+def asked_for(function: Callable[..., Any], known: Collection[str]) -> list[str]:
+    """Return the names of a function's arguments that are known, or have no default."""
+    return [
+        one.name
+        for one in inspect.signature(function).parameters.values()
+        if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        and (one.default is one.empty or one.name in known)
+    ]
+
+
+def _check_arguments(
+    who: str, function: Callable[..., Any], known: Collection[str], *, own: int
+) -> None:
+    """Refuse an argument that nothing is given for; the first `own` ones are no concern."""
+    for name in asked_for(function, known)[own:]:
+        if name not in known:
+            raise unknown(f"argument of {who}", name, known)
+
+
+_collected: list[Metric] | None = None  # where metrics go, while `collecting`
+
+
+@contextmanager
+def collecting() -> Iterator[list[Metric]]:
+    """Yield a list that gets the metrics which are registered inside, instead of `METRICS`."""
+    global _collected
+    assert _collected is None
+    found: list[Metric] = []
+    _collected = found
+    try:
+        yield found
+    finally:
+        _collected = None
+
+
+def add(row: Metric) -> None:
+    """Put a metric of a user's own into `METRICS`.
+
+    Raises:
+        AblateError: Its name is taken.
+    """
+    if row.name in METRICS or row.name in RECORDED:
+        other = METRICS.get(row.name)
+        mine, its = (one.origin.partition("@")[0] if one else "" for one in (row, other))
+        raise AblateError(
+            f"{f'{mine}: ' if mine else ''}metric {row.name!r} is a number of {its or 'ablate'}"
+            " already; rename it"
+        )
+    METRICS[row.name] = row
+
+
+def remove(row: Metric) -> None:
+    """Take a metric of a user's own out of `METRICS`."""
+    del METRICS[row.name]
 
 
 def parse(text: str) -> tuple[Metric, float | None]:

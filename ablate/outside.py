@@ -1,4 +1,4 @@
-"""Levels from outside of ablate: files beside a study, and installed packages.
+"""Levels and metrics from outside of ablate: files beside a study, and installed packages.
 
 A study names them in `use`. They are loaded where a study is planned, and in the worker that trains
 its runs, from the text that was planned: a file that is edited while a study runs changes no run.
@@ -16,22 +16,24 @@ from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
-from ablate.code import Code, of_text, place
+from ablate import metrics as measures
+from ablate.code import Code, identity, of_text, place
 from ablate.components import Component, catalogue
 from ablate.errors import AblateError, nearest, unknown
+from ablate.metrics import Metric
 
 GROUP = "ablate.levels"  # of the entry points of packages
 LARGEST = 1 << 20  # bytes of a file
 
-# name, version and whole models → levels, which are in the catalogue only while they are used
-_loaded: dict[tuple[str, ...], list[Component]] = {}
-_used: list[Component] = []
+# name, version and whole models → levels and metrics, which are registered only while they are used
+_loaded: dict[tuple[str, ...], list[Component | Metric]] = {}
+_used: list[Component | Metric] = []
 
 
 def find(names: Sequence[str], folder: Path, models: Sequence[str] = ()) -> tuple[Code, ...]:
-    """Return the code that a study's `use` names, and load its levels.
+    """Return the code that a study's `use` names, and load its levels and metrics.
 
-    The catalogue then has these levels from outside, and no others.
+    The catalogue then has these levels from outside, and no others; so have the metrics.
 
     Args:
         names: Python files, relative to `folder`, or names of installed packages.
@@ -56,30 +58,33 @@ def find(names: Sequence[str], folder: Path, models: Sequence[str] = ()) -> tupl
 
 
 def use(sources: Sequence[Code], folder: Path | None = None) -> tuple[Code, ...]:
-    """Load code, and make its levels the only ones in the catalogue that are not ablate's.
+    """Load code, and make its levels and metrics the only ones that are not ablate's.
 
     Args:
         sources: Files by their text, and packages.
         folder: Where files stand, which they may import nothing from.
 
     Returns:
-        The code, with its levels in `about`.
+        The code, with its levels and metrics in `about`.
 
     Raises:
         AblateError: As for `find`.
     """
     while _used:
-        catalogue.remove(_used.pop())
+        one = _used.pop()
+        measures.remove(one) if isinstance(one, Metric) else catalogue.remove(one)
     found = []
     for code in sources:
         known = code.name, code.version, *code.about.get("models", ())
         if known not in _loaded:
             _loaded[known] = _load(code, folder)
-        for component in _loaded[known]:
-            catalogue.add(component)
-            _used.append(component)
-        told = [[one.factor, one.name, one.meaning, one.source] for one in _loaded[known]]
-        found.append(replace(code, about={**code.about, "levels": told}))
+        for one in _loaded[known]:
+            measures.add(one) if isinstance(one, Metric) else catalogue.add(one)
+            _used.append(one)
+        told = {"levels": [[one.factor, one.name, one.meaning, one.source] for one in levels(code)]}
+        if rows := metrics(code):
+            told["metrics"] = [[one.name, one.goal, one.unit, one.meaning] for one in rows]
+        found.append(replace(code, about={**code.about, **told}))
     return tuple(found)
 
 
@@ -100,7 +105,18 @@ def _read(name: str, folder: Path) -> Code:
 
 def levels(code: Code) -> list[Component]:
     """Return the levels that come from code which is loaded."""
-    return [one for one in _used if one.origin == code.label]
+    return [one for one in _used if isinstance(one, Component) and one.origin == code.label]
+
+
+def metrics(code: Code) -> list[Metric]:
+    """Return the metrics that come from code which is loaded."""
+    return [one for one in _used if isinstance(one, Metric) and one.origin == code.label]
+
+
+def measured() -> tuple[tuple[str, str], ...]:
+    """Return all metrics from outside: name, and the version of its code, as a key has it."""
+    found = [one for one in _used if isinstance(one, Metric)]
+    return tuple((one.name, identity([one.origin])[0]) for one in found)
 
 
 def version(name: str, folder: Path) -> str | None:
@@ -130,26 +146,28 @@ def _package(name: str) -> Code:
     return Code(name, found.version)
 
 
-def _load(code: Code, folder: Path | None) -> list[Component]:
-    """Run code and return the levels that it registers."""
-    with catalogue.collecting() as found:
+def _load(code: Code, folder: Path | None) -> list[Component | Metric]:
+    """Run code and return the levels and metrics that it registers."""
+    with catalogue.collecting() as components, measures.collecting() as rows:
         if code.text is None:
             for entry in metadata.distribution(code.name).entry_points.select(group=GROUP):
                 with _failing(code.name):
                     entry.load()
         else:
             _run(code, folder)
-    if not found:
+    if not (components or rows):
         raise AblateError(
-            f"{code.name} registers no level: put @level(FACTOR, NAME, meaning=…) above a class"
+            f"{code.name} registers no level: put @level(FACTOR, NAME, meaning=…) above a class, or"
+            " @metric(NAME, goal=…, meaning=…) above a function"
         )
-    return [replace(component, origin=code.label) for component in found]
+    levels = [replace(component, origin=code.label) for component in components]
+    return [*levels, *(replace(row, origin=code.label) for row in rows)]
 
 
 def _run(code: Code, folder: Path | None) -> None:
     """Run a file's text as a module. Tracebacks show the lines of this text."""
     assert code.text is not None
-    module = ModuleType(f"ablate_outside_{code.version[:16]}")
+    module = ModuleType(f"{catalogue.OUTSIDE}{code.version[:16]}")
     module.__file__ = code.name
     sys.modules[module.__name__] = module  # where dataclasses and `module = …` look it up
     lines = code.text.splitlines(keepends=True)
@@ -178,7 +196,8 @@ def _refuse_neighbours(name: str, folder: Path, imported: Iterable[str]) -> None
     beside = (folder / name).resolve().parent
     for other in sorted(imported):
         file = getattr(sys.modules[other], "__file__", None)
-        if file and Path(file).resolve().parent == beside:
+        # torch has modules whose `__file__` is a bare name, which no folder has
+        if file and Path(file).is_file() and Path(file).resolve().parent == beside:
             del sys.modules[other]
             raise AblateError(
                 f"{name} imports {Path(file).name}, whose edits would change no run; put both in"

@@ -1,19 +1,28 @@
-"""Tries levels of a user's own, as `ablate check` does: every trial of `ablate.model.trial`."""
+"""Tries levels and metrics of a user's own, as `ablate check` does.
+
+A level passes every trial of `ablate.model.trial`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ablate.components import CATALOGUE, Component
 from ablate.config import RunConfig, resolve
 from ablate.errors import AblateError
+from ablate.metrics import Metric
 from ablate.model.trial import TRIALS, said
-from ablate.text import Tokens
+from ablate.text import Tokens, corpora, sources
+from ablate.text.tokenizers import Own
 from ablate.train.meter import SERIES
+from ablate.train.own import OwnMetric, random_tokens
 from ablate.train.step import Step
 
 SMALL: dict[str, Any] = {
@@ -48,6 +57,9 @@ class Tried:
 
 def tried(component: Component) -> Iterator[Tried]:
     """Try a level in a small model, until nothing more can be tried."""
+    if CATALOGUE[component.factor].open:
+        yield from _tried_tokenizer(component)
+        return
     try:
         config = resolve({**SMALL, **_beside(component.factor), component.factor: component.name})
     except AblateError as error:
@@ -66,6 +78,67 @@ def tried(component: Component) -> Iterator[Tried]:
         yield Tried(what, verdict if wrong else "ok", wrong or trial.holds)
         if wrong and trial.needed:
             return
+
+
+METRIC_TRIALS = {
+    "shapes": "a number for each token, and one of their means",
+    "determinism": "the same tokens give the same number",
+    "windows": "a window has the same numbers beside others",
+}
+
+
+def tried_metric(row: Metric) -> Iterator[Tried]:
+    """Try a metric with random logits of 256 tokens, those of the tokenizer byte."""
+    config = resolve({**SMALL, "n_vocab": 256})
+    given = random_tokens(config, 4, "cpu")
+
+    def sums(first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
+        part = {name: of[first:last] for name, of in given.items()}
+        return made.sums(part, torch.ones_like(part["targets"], dtype=torch.bool))
+
+    try:
+        made = OwnMetric(row, config, [bytes([k]) for k in range(256)])
+        whole, (head, tail) = sums(0, 4), (sums(0, 1), sums(1, 4))
+        made.value(*whole)
+        wrong = {
+            "determinism": not torch.equal(whole[0], sums(0, 4)[0]),
+            "windows": not torch.allclose(whole[0], head[0] + tail[0]),
+        }
+    except AblateError as error:
+        yield Tried("shapes", "FAILED", str(error))
+        return
+    for what, holds in METRIC_TRIALS.items():
+        failed = wrong.get(what, False)
+        yield Tried(what, "FAILED" if failed else "ok", f"not so: {holds}" if failed else holds)
+
+
+TOKENIZER_TRIALS = {
+    "numbers": "encode makes numbers from 0 to n_vocab - 1",
+    "determinism": "the same text gives the same tokens",
+    "round trip": "decode makes the text again, so that bits_per_byte compares tokenizers",
+    "bytes": "decoded one by one, the tokens have the bytes of the text",
+}
+
+
+def _tried_tokenizer(component: Component) -> Iterator[Tried]:
+    """Try a tokenizer on the first pieces of a text in English."""
+    documents = iter(sources.at(corpora.find("austen", Path()).location).documents())
+    pieces = list(islice(next(documents).pieces(), 20))
+    try:
+        made = Own(component)
+        tokens = made.encode(pieces)
+        decoded = [made.decode(one).encode() for one in tokens]
+        wrong = {
+            "determinism": tokens != Own(component).encode(pieces),
+            "round trip": decoded != pieces,
+            "bytes": [b"".join(made.spelling[k] for k in one) for one in tokens] != decoded,
+        }
+    except AblateError as error:
+        yield Tried("numbers", "FAILED", str(error))
+        return
+    for what, holds in TOKENIZER_TRIALS.items():
+        failed = wrong.get(what, False)
+        yield Tried(what, "FAILED" if failed else "ok", f"not so: {holds}" if failed else holds)
 
 
 def _trains(config: RunConfig) -> str:

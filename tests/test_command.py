@@ -16,7 +16,7 @@ from ablate.errors import AblateError
 from ablate.kinds import Run
 from ablate.plan import Plan, plan
 from ablate.study.parse import parse
-from ablate.study.template import filled, words
+from ablate.study.template import check_no_shell, filled, words
 
 GOOD: dict[str, str] = {
     "name": '"own"',
@@ -118,6 +118,11 @@ def test_named_levels_set_several_fields(tmp_path: Path) -> None:
         (["revision 'x'", "no git work tree"], {"factors": 'norm = [1, 2]\nrevision = ["x", "y"]'}),
         (["closing quotation"], {"run": "'python \"train.py'"}),
         (["placeholder is {name}"], {"run": '"python train.py {"'}),
+        (["'|' is for a shell", "sh -c"], {"run": RUN[:-1] + ' | tee log"'}),
+        (["'>' is for a shell"], {"run": RUN[:-1] + ' > log"'}),
+        (["'$DATA/x' is for a shell"], {"run": RUN[:-1] + ' $DATA/x"'}),
+        (["'A=1' is no program", "env A=1"], {"run": '"A=1 ' + RUN[1:]}),
+        (["seed is the seed of the run"], {"factors": "norm = [1, 2]\nseed = [1, 2]"}),
         (["by itself"], {"run": RUN.replace("{norm}", "a{*norm}")}),
         (["init_seed", "data_seed"], {"top": {"seeds": "{ init = 2, data = 2 }"}}),
     ],
@@ -129,6 +134,15 @@ def test_a_mistake_is_one_line(
         study(tmp_path, **changes)
     text = str(error.value)
     assert "\n" not in text and all(word in text for word in words_of_error), text
+
+
+def test_a_shell_gets_what_is_for_a_shell(tmp_path: Path) -> None:
+    for run in (
+        "env A=1 sh -c 'python train.py --norm {norm} --lr {lr} | tee $LOG'",
+        "Rscript -e 'x$loss' {norm} {lr}",
+        "perl -e '$x=1' {norm} {lr}",
+    ):
+        check_no_shell(words(run))  # raises nothing
 
 
 def test_a_plan_warns_of_a_command_line_without_a_seed(tmp_path: Path) -> None:

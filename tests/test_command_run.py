@@ -251,6 +251,22 @@ def test_another_number_than_the_rate_is_tuned(tmp_path: Path) -> None:
     assert "Tuned: width" in text and "learning rate" not in text
 
 
+def test_a_script_without_the_step_or_name_that_decides_fails_with_what_it_reported(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.db"
+    outcome, _ = launch(planned(tmp_path, seeds=[0], command="at = 9"), path)
+    assert outcome.counts == {"failed": 2}
+    ((error,),) = rows(path, "SELECT DISTINCT error FROM attempt")
+    assert "no 'val_loss' at step 9, but 4 from step 1 to 4" in error and "at" in error
+    planned(tmp_path, seeds=[1])
+    text = (tmp_path / "own.toml").read_text().replace('"val_loss"', '"valloss"')
+    (tmp_path / "own.toml").write_text(text)
+    launch(plan(load(str(tmp_path / "own.toml"))), tmp_path / "b.db")
+    ((error,),) = rows(tmp_path / "b.db", "SELECT DISTINCT error FROM attempt")
+    assert "metric 'valloss'; it reported other and val_loss: name one of them" in error
+
+
 def test_nothing_imports_torch(tmp_path: Path) -> None:
     planned(tmp_path, seeds=[0, 1])
     code = (

@@ -413,6 +413,22 @@ class Other(nn.Module):
         (MODULE.replace("def forward", "def __init__(self, dim): ...\n    def forward"), ["'dim'"]),
         (MODULE.replace("(nn.Module)", ""), ["'other'", "torch.nn.Module"]),
         ("import beside\n" + MODULE, ["imports beside.py"]),
+        (MODULE.replace('"activation"', '"norm"'), ["a level of norm", "one of", "norm_kind"]),
+        (MODULE.replace(', meaning="x"', ""), ["'other' (Other)", "meaning"]),
+        (
+            MODULE.replace(
+                "    def forward", "    fields = Field('p', float, 1.0, 'P')\n    def forward"
+            ),
+            ["fields is a tuple"],
+        ),
+        (
+            MODULE.replace("    def f", "    fields = (Field('p', 'float', 1.0, 'P'),)\n    def f"),
+            ["type"],
+        ),
+        (
+            MODULE.replace("    def f", "    fields = (Field('p', int, 1.5, 'P'),)\n    def f"),
+            ["1.5", "int"],
+        ),
     ],
 )
 def test_a_file_that_does_not_serve_is_one_line(
@@ -428,6 +444,39 @@ def test_a_file_that_does_not_serve_is_one_line(
     assert all(word in str(error.value) for word in said), str(error.value)
     assert "\n" not in str(error.value)
     planned(parts)  # nothing is left behind
+
+
+INIT = "    def __init__(self):"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "    def f",
+            f"{INIT} self.g = nn.Parameter(torch.ones(1))\n    def f",
+            ["constructor fails"],
+        ),
+        (
+            "    def f",
+            f"{INIT} 1 / 0\n    def f",
+            ["'other' (mine.py, line 8)", "ZeroDivisionError"],
+        ),
+        ("return x", "x", ["'other' returns NoneType", "a tensor"]),
+        ("return x", "return x[0]", ["'other' returns", "is expected"]),
+        ("return x", "return x @ torch.ones(3)", ["'other' (mine.py, line 9)", "RuntimeError"]),
+    ],
+)
+def test_a_part_that_fails_in_a_model_is_one_line(
+    old: str, new: str, said: list[str], parts: Path
+) -> None:
+    (parts / "mine.py").write_text(MODULE.replace(old, new))
+    study = STUDY.replace('["parts.py"]', '["parts.py", "mine.py"]')
+    with pytest.raises(AblateError) as error:
+        made = planned(parts, study.replace('"squared"', '"other"'))
+        assert made.cells[1].cost
+    assert all(word in str(error.value) for word in said), str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

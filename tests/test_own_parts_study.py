@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from cli_helpers import Run
+from cli_helpers import Run, python
 
 from ablate import outside
 from ablate.components import CATALOGUE
@@ -35,6 +35,9 @@ def test_the_page_can_be_followed(ablate: Run, tmp_path: Path) -> None:
     (shown,) = re.findall(r"\$ ablate check my_parts.py\n(.*?)```", PAGE, re.S)
     without_hash = lambda text: re.sub(r"\(\w{12}\)", "", text).split()  # noqa: E731
     assert code == 0 and without_hash(out) == without_hash(shown)
+
+    code, out, _ = ablate("check", "my_metrics.py", "my_tokenizers.py")
+    assert code == 0 and out.count("\n  ok") == 3 * 3 + 4, out
 
     assert ablate("plan", "mine.toml")[0] == 0
     code, out, _ = ablate("run", "mine.toml")
@@ -96,3 +99,10 @@ def test_the_example_runs_at_tiny_size(ablate: Run) -> None:
     assert code == 0 and "own-parts-tiny: 8 complete" in out, error
     code, out, _ = ablate("query", "SELECT DISTINCT norm_p FROM runs WHERE norm_kind = 'p-norm'")
     assert code == 0 and "2.0" in out
+
+
+def test_a_file_that_loads_torch_first_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "my_parts.py").write_text(blocks("python")["my_parts.py"])
+    code = "from pathlib import Path; from ablate import outside"
+    found = python(f"{code}; outside.find(['my_parts.py'], Path())", cwd=tmp_path)
+    assert found.stderr == ""

@@ -16,7 +16,7 @@ import torch
 from cli_helpers import Run
 from train_helpers import run as train
 
-from ablate import text
+from ablate import outside, text
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
 from ablate.data.passages import Passages, fit, labelled
@@ -312,6 +312,79 @@ def test_features_and_accuracy_are_those_of_texts_read_alone(
         assert share == (predicted == found.classes[~found.fitted]).mean()
     commonest = Counter(found.classes[~found.fitted].tolist()).most_common(1)[0][1]
     assert finals["label_chance"] == [commonest / (~found.fitted).sum()] * 2
+
+
+MODEL = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, n_vocab, d_model):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(n_vocab, 24), nn.Linear(24, n_vocab)
+    def features(self, tokens):
+        x = self.embed(tokens)
+        n = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+        return x + x.cumsum(1) / n
+    def forward(self, tokens):
+        return self.head(self.features(tokens))
+"""
+
+
+def of_model(folder: Path, model: str = MODEL, more: str = "", evaluation: str = PROBED) -> Plan:
+    (folder / "model.py").write_text(model)
+    written = STUDY.format(
+        metric="loss",
+        evaluation=evaluation,
+        base=f'architecture = "model.py:Model"\n{more}',
+        corpus="words.txt",
+        tokenizer="byte",
+    ).replace('norm = ["pre", "post"]', "lr = [1e-3, 2e-3]")
+    return plan(parse(written, folder / "probed.toml"))
+
+
+def test_a_whole_model_is_probed_by_its_features(folder: Path) -> None:
+    made = of_model(folder)
+    configs = [made.cells[0].config.model_copy(update={"seed": seed}) for seed in range(2)]
+    tokens = text.load(configs[0], made.sources)
+    step = Step(configs, tokens, "cpu")
+    evaluator = Evaluator(step, configs, made.study.evaluation, tokens, made.sources)
+    finals = {name: values for name, _, values in evaluator.finals()}
+    found = labels.read(folder / "labels.csv")
+    plain = step.model.model.member
+    for k in range(2):
+        table = plain.embed.weight[k].detach().double().numpy()
+        rows = []
+        for one in found.texts:
+            x = table[list(one.encode()[:16])]
+            rows.append((x + x.cumsum(0) / np.arange(1, len(x) + 1)[:, None]).mean(0))
+        features = np.array(rows)
+        predicted = fit(features[found.fitted], found.classes[found.fitted]).predict(features)
+        right = (predicted == found.classes)[~found.fitted].mean()
+        assert finals["label_accuracy"][k] == pytest.approx(right, abs=1e-9)
+    outside.use(())
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "evaluation", "complaint"),
+    [
+        (MODEL.replace("features", "states"), "", PROBED, "line 2.: .*give its class a method fea"),
+        (
+            MODEL.replace("features", "states"),
+            "",
+            'downstream = ["novel_accuracy"]',
+            "line 2.: .*novel_accuracy is a linear probe on hidden states",
+        ),
+        (MODEL, 'objective = "masked"', PROBED, "line 2.: .*sees what fills them"),
+    ],
+)
+def test_a_whole_model_that_cannot_be_probed_is_refused(
+    folder: Path, model: str, more: str, evaluation: str, complaint: str
+) -> None:
+    with pytest.raises(AblateError, match=complaint) as error:
+        of_model(folder, model, more, evaluation)
+    assert "\n" not in str(error.value)
+    outside.use(())
 
 
 @pytest.mark.parametrize("tokenizer", ["byte", "bpe:300"])

@@ -14,7 +14,11 @@ PACKAGE = Path(__file__).parent.parent / "ablate"
 TABLE = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
 ORDER = re.findall(r"^\| `(\w+)/?` \|", TABLE, re.M)  # a module imports from those above it
 # file → a later module that one of its functions imports
-LATER = {"kinds/transformer.py": "ablate.train.engine", "sizes.py": "ablate.model.measure"}
+LATER = {
+    "kinds/transformer.py": "ablate.train.engine",
+    "sizes.py": "ablate.model.measure",
+    "plan/check.py": "ablate.train",
+}
 HEAVY = {
     "torch": ORDER.index("draws"),
     "pandas": ORDER.index("results"),

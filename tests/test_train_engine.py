@@ -101,9 +101,9 @@ def test_the_forecast_knows_how_many_tokens_the_evaluations_read(
     read = []
     score = Evaluator._sums
 
-    def counted(self: Evaluator, part: Example) -> object:
+    def counted(self: Evaluator, part: Example, *more: Any) -> object:
         read.append(part.inputs.numel())
-        return score(self, part)
+        return score(self, part, *more)
 
     monkeypatch.setattr(Evaluator, "_sums", counted)
     wanted = config(**changes)
@@ -380,9 +380,9 @@ def test_progress_is_told_by_steps_and_by_parts_of_evaluations(
     progress, parts, saving = Progress(), [], []
     sums, save = Evaluator._sums, checkpoint.save
 
-    def counted(self: Evaluator, part: Example) -> tuple[torch.Tensor, torch.Tensor]:
+    def counted(self: Evaluator, part: Example, *more: Any) -> tuple[torch.Tensor, torch.Tensor]:
         parts.append((progress.done, progress.long))
-        return sums(self, part)
+        return sums(self, part, *more)
 
     def saved(*of: Any) -> None:
         saving.append(progress.long)
@@ -459,8 +459,8 @@ def test_a_run_whose_final_loss_is_not_finite_has_diverged(monkeypatch: pytest.M
     """Though the loss of its last batch is ordinary."""
     score = Evaluator._sums
 
-    def not_finite(self: Evaluator, part: Example) -> tuple[torch.Tensor, torch.Tensor]:
-        position, window = score(self, part)
+    def not_finite(self: Evaluator, part: Example, *more: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        position, window = score(self, part, *more)
         position[0, 1] = math.inf  # nats of the second member
         return position, window
 

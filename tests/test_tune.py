@@ -27,10 +27,11 @@ from ablate import plan as planning
 from ablate.launch import pool
 from ablate.plan import decide, plan
 from ablate.plan.price import price
-from ablate.plan.tuning import WIDEST, ladder, rate, seeds
+from ablate.plan.tuning import seeds
 from ablate.store import decisions
 from ablate.store.register import register
 from ablate.study import Study, Tune, load
+from ablate.study.model import WIDEST
 from ablate.study_run import Outcome
 from ablate.tune import search, sensitivity
 
@@ -114,19 +115,19 @@ def bowl(best: float) -> Callable[[float], float]:
 
 
 def test_the_ladder_is_even_on_a_log_scale() -> None:
-    assert ladder(LADDER) == (1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2)
-    assert [rate(LADDER, place) for place in (-1, 0.5, 3.5, 5)] == [
+    assert LADDER.ladder == (1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2)
+    assert [LADDER.rate(place) for place in (-1, 0.5, 3.5, 5)] == [
         3.16e-5,
         1.78e-4,
         5.62e-3,
         3.16e-2,
     ]
-    assert ladder(Tune(3e-4, 1e-2, 3, 1, ())) == (3e-4, 1.73e-3, 1e-2)  # √(3e-4 · 1e-2) = 0.001732
+    assert Tune(3e-4, 1e-2, 3, 1, ()).ladder == (3e-4, 1.73e-3, 1e-2)  # √(3e-4 · 1e-2) = 0.001732
 
 
 def test_an_optimum_inside_is_refined_once_and_read_off_the_curve() -> None:
     first, second, last = walk(bowl(-2.72))
-    assert first.rates == ladder(LADDER)
+    assert first.rates == LADDER.ladder
     assert set(second.rates) - set(first.rates) == {1.78e-3, 5.62e-3}  # around 3.16e-3
     # an eighth of a step is 1/16 in log10: −2.75 is nearer to −2.72 than −2.6875
     assert (last.rates, last.best) == (second.rates, 1.78e-3)
@@ -159,7 +160,7 @@ def test_a_rate_beside_a_cliff_is_not_chosen_for_a_gain_within_noise() -> None:
     table = Tune(1e-3, 1.0, 7, 3, ())
     noise = {
         lr: [0.004 * math.sin(37 * k + 11 * j) for k in range(3)]
-        for j, lr in enumerate(ladder(table))
+        for j, lr in enumerate(table.ladder)
     }
 
     def cost(gain: float) -> Callable[[float], list[float]]:
@@ -180,9 +181,9 @@ def test_a_rate_beside_a_cliff_is_not_chosen_for_a_gain_within_noise() -> None:
 
 def test_widening_ends_and_reports_it() -> None:
     up = walk(lambda lr: -lr)[-1]
-    assert (up.best, up.at_edge) == (rate(LADDER, 4 + WIDEST), True)
+    assert (up.best, up.at_edge) == (LADDER.rate(4 + WIDEST), True)
     nothing = walk(lambda lr: math.inf)[-1]
-    assert (nothing.best, nothing.cost, nothing.at_edge) == (rate(LADDER, -WIDEST), None, True), (
+    assert (nothing.best, nothing.cost, nothing.at_edge) == (LADDER.rate(-WIDEST), None, True), (
         "where all diverge, the lowest that was tried"
     )
 
@@ -213,7 +214,7 @@ def test_a_search_goes_the_same_way_whatever_comes_first(
     """Results in any order, and more than requested, give the same search."""
     table = Tune(1e-4, 1e-2, 4, 2, ())
     everything = {
-        rate(table, quarter / 4): list(costs[quarter + 4 * WIDEST])
+        table.rate(quarter / 4): list(costs[quarter + 4 * WIDEST])
         for quarter in range(-4 * WIDEST, 4 * (3 + WIDEST) + 1)
     }
     end = search(table, everything.get)
@@ -249,7 +250,7 @@ def test_a_group_is_tuned_on_its_first_cell(tmp_path: Path) -> None:
     assert {(run.cell, run.role) for run in made.runs} == {
         (group.representative, "tune") for group in made.groups
     }
-    assert [run.config.lr for run in made.runs] == list(ladder(LADDER)) * 2
+    assert [run.config.lr for run in made.runs] == list(LADDER.ladder) * 2
     each = plan(study(tmp_path, ('["topology"]', '"cell"')))
     assert [group.cells for group in each.groups] == [(cell.label,) for cell in each.cells]
     whole = plan(study(tmp_path, ('["topology"]', '"study"')))
@@ -939,7 +940,7 @@ def test_the_report_has_the_sensitivity_of_each_group(tmp_path: Path, reported) 
     )
     losses = [
         min(quadratic_worker.loss(config.model_copy(update={"lr": lr})), math.log(256))
-        for lr in ladder(LADDER)
+        for lr in LADDER.ladder
     ]
     expected = statistics.fmean(losses) - min(losses)
     row = next(

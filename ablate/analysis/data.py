@@ -104,6 +104,19 @@ class StudyData:
         return list(self.orders)
 
     @property
+    def metrics(self) -> list[tuple[str, str, str, str]]:
+        """Name, goal, unit and meaning of the metrics of the user's own that runs are measured by.
+
+        Their code is not loaded: the study keeps this.
+        """
+        return [
+            tuple(row)
+            for one in self.code
+            if one.active
+            for row in one.code.about.get("metrics", ())
+        ]
+
+    @property
     def strata(self) -> list[str]:
         """Strata of the study; [""] without any."""
         return list(dict.fromkeys(self.arms["stratum"]))

@@ -212,7 +212,7 @@ def choices(decisions: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, Chosen]:
             rates,
             values,
             row["value"],
-            step=math.log(ladder[1] / ladder[0]),
+            step=evidence.get("step") or math.log(ladder[1] / ladder[0]),
             goal=evidence["goal"]
             if "goal" in evidence
             else metrics.parse(evidence["metric"])[0].goal,

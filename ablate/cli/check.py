@@ -1,4 +1,5 @@
-"""`ablate check`: whether levels of a user's own pass what the built-in ones have to pass."""
+"""`ablate check`: whether levels of a user's own pass what the built-in ones have to pass, and
+whether their metrics work."""
 
 from __future__ import annotations
 
@@ -14,26 +15,28 @@ def check(
         list[str],
         typer.Argument(
             metavar="FILE…",
-            help="Python files, or installed packages, with levels of your own.",
+            help="Python files, or installed packages, with levels and metrics of your own.",
             show_default=False,
         ),
     ],
 ) -> None:
-    """Try levels of your own in a small model, and say line by line what holds. Exit code 1 if
-    something does not.
+    """Try levels and metrics of your own in a small model, and say line by line what holds. Exit
+    code 1 if something does not.
     """
     from pathlib import Path
 
     from ablate import outside
     from ablate.code import short
-    from ablate.trying import tried
+    from ablate.trying import tried, tried_metric
 
     out, failed = console(), 0
     for code in outside.find(files, Path()):
         out.print(f"{code.name} ({short(code.version)})", style="bold", markup=False)
-        for component in outside.levels(code):
-            out.print(f"{component.factor} = {component.name}", markup=False)
-            for one in tried(component):
+        trials = {f"{one.factor} = {one.name}": tried(one) for one in outside.levels(code)}
+        trials |= {f"metric {one.name}": tried_metric(one) for one in outside.metrics(code)}
+        for called, its in trials.items():
+            out.print(called, markup=False)
+            for one in its:
                 failed += one.verdict == "FAILED"
                 out.print(f"  {one.verdict:7}{one.what}: {one.text}", markup=False)
     if failed:

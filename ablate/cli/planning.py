@@ -115,6 +115,7 @@ def plan(
             " its runs have ended"
         )
     speed = _speed(flops) if flops else None
+    elsewhere = _elsewhere(opened)
     planned, done, unkept = _with_decisions(opened, db)
     forecast, slots = None, list["Device"]()
     if device:
@@ -142,6 +143,7 @@ def plan(
         *_resolution(planned, cost, db),
         *_curves(planned),
         *_confounds(planned),
+        *elsewhere,
         *planned.notes,
         *_edited(planned, study, db),
     ):
@@ -149,6 +151,24 @@ def plan(
     finished = not planned.later and done >= {one.run.key for one in planned.runs}
     following = ("report", planned.study.name) if finished else ("run", study)
     out.print(f"\nNext: {next_command(context, *following)}", markup=False)
+
+
+def _elsewhere(plan: Plan) -> list[str]:
+    """Return what a script needs that this host has none of: it may be planned for another one.
+
+    Raises:
+        AblateError: The host has GPUs, and fewer than a run needs.
+    """
+    from ablate.launch import packs
+
+    if not plan.study.command:
+        return []
+    try:
+        found = packs.find_devices(plan, "auto")
+    except AblateError as error:
+        return [f"Warning: {error}"]
+    packs.worker_slots(plan, found)
+    return []
 
 
 def _edited(plan: Plan, file: str, db: str | None) -> Iterator[str]:
@@ -399,8 +419,9 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
         )
         each = f" with {tune.seeds} seeds each" if tune.seeds > 1 else ""
         rates = "rates" if tune.field == "lr" else "values"
+        named = "Learning rates" if tune.field == "lr" else f"Values of {tune.field}"
         yield (
-            f"{tune.what[0].upper()}{tune.what[1:]}s will be tuned for {number}, each on its first"
+            f"{named} will be tuned for {number}, each on its first"
             f" cell, on seeds of its own: first {tune.points} {rates} from {tune.low:g} to"
             f" {tune.high:g}{each}, then two around the best, and two more beside a cliff"
         )

@@ -67,12 +67,12 @@ def run(
 
     plan = open_study(study, size, db)
     # Refuses a device that does not exist before a database is made.
-    found = packs.find_devices(plan, device, gpus(gpu_numbers))
+    slots = packs.worker_slots(plan, packs.find_devices(plan, device, gpus(gpu_numbers)))
     out = console(cast(IO[str], Dispensable(sys.stdout)))
     with store.open(db, create=True) as database:
         for note in (*database.notes, *too_long(plan)):
             out.print(note, markup=False)
-        executor = LocalExecutor(packs.worker_slots(plan, found))
+        executor = LocalExecutor(slots)
         threading.Thread(target=_preload, args=(executor, plan), daemon=True).start()
         if replace and (lost := would_drop(database, plan)):
             out.print(f"{plan.study.name}: no longer part of it: {lost}", markup=False)

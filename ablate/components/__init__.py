@@ -6,7 +6,17 @@ and how its torch module is built. `ablate.config` checks a run by asking its co
 knows a level by its name.
 """
 
-from ablate.components import attention, block, embedding, mlp, norm, objective, position, training
+from ablate.components import (
+    attention,
+    block,
+    embedding,
+    mlp,
+    norm,
+    objective,
+    position,
+    tokenizer,
+    training,
+)
 from ablate.components.base import Component, Counts, Field, linear
 from ablate.components.catalogue import CATALOGUE, Factor, factor, level
 
@@ -26,5 +36,6 @@ __all__ = [
     "norm",
     "objective",
     "position",
+    "tokenizer",
     "training",
 ]

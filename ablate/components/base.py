@@ -59,6 +59,19 @@ class Field:
     meaning: str
     source: str = ""
 
+    def __post_init__(self) -> None:
+        if isinstance(self.type, str):
+            raise AblateError(
+                f"field {self.name!r}: type = {self.type!r}: give the type itself, such as float"
+            )
+        if self.type in (int, float, str):
+            fits = isinstance(self.default, (float, int) if self.type is float else self.type)
+            if not fits or isinstance(self.default, bool):
+                raise AblateError(
+                    f"field {self.name!r}: default = {self.default!r:.80} is no"
+                    f" {self.type.__name__}"
+                )
+
 
 def check_name(field: str, existing: Iterable[str] = ()) -> None:
     """Refuse a field that cannot be a column of the results.
@@ -163,6 +176,7 @@ class Component:
     solo: ClassVar[str] = ""  # why runs with a plain level of it always train one at a time
     function_hook: ClassVar[str] = ""
     makes: ClassVar[bool] = False  # whether a plain function makes the module, and is not it
+    configured: ClassVar[bool] = True  # whether what makes it is given fields of a run
     plain: ClassVar[Any] = None  # a class or function that knows nothing of packs
     # whether a plain module that sees all tokens of a sequence takes more of them than n_ctx
     any_length: ClassVar[bool] = False

@@ -28,12 +28,19 @@ class Architecture(Component):
 
     Attributes:
         of_blocks: Whether it is a transformer of ablate's, to whose parts all factors apply.
+        probed: Whether it has hidden states, which linear probes read.
     """
 
     factors = ("architecture",)
     adapter = "ablate.model.whole:Whole"
     makes = True
     of_blocks: ClassVar[bool] = False
+    probed: ClassVar[bool] = False
+
+    @classmethod
+    def of_plain(cls, names: set[str]) -> dict[str, Any]:
+        """A model with a method `features` can be probed."""
+        return {"probed": "features" in names}
 
     def longest_context(self, config: Config) -> int | None:
         return None if self.of_blocks or self.any_length else int(config.n_ctx)
@@ -51,7 +58,7 @@ class Blocks(Architecture):
     """Embeddings, blocks, a final norm and a head, as all other factors say."""
 
     module = "ablate.model.transformer:Transformer"
-    of_blocks = True
+    of_blocks = probed = True
 
     def sizes(self, config: Config, width: int) -> Counts:
         """Its parts state them."""

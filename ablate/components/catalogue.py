@@ -22,6 +22,8 @@ from ablate.errors import AblateError, unknown
 C = TypeVar("C", bound=Callable[..., Any])
 
 OFF = ("none", "untied")  # levels that switch something off: what `false` means
+OUTSIDE = "ablate_outside_"  # begins the names of modules of files that `use` names
+VALUES = ("byte", "bpe", "tokens")  # of `tokenizer`, which are no levels
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Factor:
         source: Paper or code base.
         needs: Other factors → their levels; without any of them this one has no meaning.
         choice: Whether it is a choice among levels.
+        open: Whether levels can be added to other values, such as names of files.
         field: Type and default of a component's own hyper-parameter; None for all others.
     """
 
@@ -44,6 +47,7 @@ class Factor:
     source: str = ""
     needs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     choice: bool = False
+    open: bool = False
     field: Field | None = None
 
     @property
@@ -267,7 +271,9 @@ _ROWS = (
     Factor(
         "tokenizer",
         "data",
-        "byte; bpe:SIZE trained on the training part; a tokenizer.json; tokens, for token files.",
+        "byte; bpe:SIZE trained on the training part; a tokenizer.json; tokens, for token files; "
+        "or one of your own.",
+        open=True,
     ),
     Factor("corpus_hash", "data", "SHA-256 of the text; filled in."),
     Factor("split", "data", "How held-out text was chosen, for readers; filled in."),
@@ -369,18 +375,22 @@ def level(
         who = f"{factor_name} level {name!r} ({_named(made)})"
         of: Any = made
         if plain.is_component(made):
-            if not row.choice or factor_name not in of.factors:
+            if not (row.choice or row.open) or factor_name not in of.factors:
                 choices = ", ".join(of.factors) or "none"
                 raise AblateError(f"{who} cannot be a level of {factor_name}; its class: {choices}")
             plain.check_component(of, who, factor_name)
-        elif row.choice:
+        elif row.choice or row.open:
             of = plain.component(made, factor_name, CATALOGUE, who)
         else:
-            choices = ", ".join(name for name, other in CATALOGUE.items() if other.choice)
+            choices = ", ".join(
+                name for name, other in CATALOGUE.items() if other.choice or other.open
+            )
             raise AblateError(f"{who}: {factor_name} has no levels; factors that do: {choices}")
         text = meaning or _meaning(of)
         if not text:
-            raise AblateError(f"{who} says nothing of what it does; give its class a docstring")
+            raise AblateError(
+                f"{who} says nothing of what it does; give meaning = …, or a docstring"
+            )
         component = of(factor_name, name, text, source, aliases)
         if _collected is None:
             add(component)
@@ -421,6 +431,10 @@ def add(component: Component) -> None:
                 f"{who} has the name of {component.factor} level {other.name!r}"
                 f" ({_named(type(other), other)}); rename one of them"
             )
+    if row.open and (not component.name.isidentifier() or component.name in VALUES):
+        raise AblateError(
+            f"{who}: a name is letters, digits and underscores, and none of {', '.join(VALUES)}"
+        )
     new = [own for own in made.fields if own is not _registered(own.name)]
     for own in new:
         if own.name in CATALOGUE:
@@ -462,7 +476,9 @@ def _named(made: Any, component: Component | None = None) -> str:
     """A class or function, or the code that it comes from."""
     if component and component.origin:
         return component.origin.partition("@")[0]
-    return f"{made.__module__}.{made.__qualname__}"
+    # a file of a user's own has a module of no name that a reader knows
+    own = made.__module__.startswith(OUTSIDE)
+    return made.__qualname__ if own else f"{made.__module__}.{made.__qualname__}"
 
 
 def _registered(name: str) -> Field | None:

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, get_origin, get_type_hints
 
-from ablate.components.base import Component, Config
+from ablate.components.base import Component, Config, Field
 from ablate.errors import AblateError
 
 GIVEN = ("config", "width", "params")  # arguments of a constructor that are no fields of a run
@@ -34,6 +34,13 @@ def base_of(factor: str) -> type[Component] | None:
     return next(
         (one for one in _subclasses(Component) if factor in vars(one).get("factors", ())), None
     )
+
+
+def _of_modules() -> list[str]:
+    """Return the factors that a plain torch module can be a level of."""
+    module = Component.plain_class
+    found = (one for one in _subclasses(Component) if one.adapter and one.plain_class == module)
+    return list(dict.fromkeys(name for one in found for name in one.factors if one.plain_hooks))
 
 
 def _subclasses(base: type[Component]) -> Iterator[type[Component]]:
@@ -63,7 +70,7 @@ def component(made: Any, factor: str, fields: Mapping[str, Any], who: str) -> ty
         raise AblateError(f"{who}: {factor} has no levels that can be added")
     of_class = isinstance(made, type)
     of_function = bool(base.function_hook or (base.adapter and "forward" in base.plain_hooks))
-    of_function |= base.adapter != "" and not base.plain_hooks
+    of_function |= base.makes or (base.adapter != "" and not base.plain_hooks)
     fits = base.adapter and base.plain_hooks and _is_a(made, base.plain_class)
     if not (fits if of_class else of_function):
         accepted = [f"a subclass of {base.__module__}.{base.__name__}"]
@@ -71,7 +78,12 @@ def component(made: Any, factor: str, fields: Mapping[str, Any], who: str) -> ty
             package = ".".join(base.plain_class[0].split(".")[:2])
             accepted.append(f"a {package}.{base.plain_class[1]}")
         accepted += ["a function"] * of_function
-        raise AblateError(f"{who} cannot be a level of {factor}, which is {' or '.join(accepted)}")
+        raise AblateError(
+            f"{who} cannot be a level of {factor}, which is {' or '.join(accepted)}"
+            + ("" if base.adapter else f"; a plain module is one of {', '.join(_of_modules())}")
+        )
+    if isinstance(getattr(made, "fields", ()), Field):
+        raise AblateError(f"{who}: fields is a tuple, as in fields = (Field(…),)")
     attributes: dict[str, Any] = {
         "__doc__": made.__doc__,
         "__module__": made.__module__,
@@ -82,7 +94,11 @@ def component(made: Any, factor: str, fields: Mapping[str, Any], who: str) -> ty
     attributes |= {"plain": made if of_class else staticmethod(made), "module": base.adapter}
     if of_class or base.makes:
         own_fields = {one.name for one in getattr(made, "fields", ())}
-        _check_arguments(made, {*fields, *own_fields}, who)
+        if own_fields and not base.configured:
+            raise AblateError(
+                f"{who}: {factor} has no hyper-parameters; register one level for each value"
+            )
+        _check_arguments(made, {*fields, *own_fields, *GIVEN} if base.configured else set(), who)
     if of_class:
         own = _names(made)
         of = [one for one in made.__mro__ if (one.__module__, one.__name__) != base.plain_class]
@@ -106,6 +122,7 @@ _OF_BASE = (
     "plain_hooks",
     "function_hook",
     "makes",
+    "configured",
     "plain",
     "module",
 )
@@ -127,11 +144,12 @@ def _arguments(made: Any) -> list[inspect.Parameter]:
 
 
 def _check_arguments(made: Any, known: set[str], who: str) -> None:
+    given = "config, width and fields of a run, such as d_model or one of its own `fields`, by"
     for one in _arguments(made):
-        if one.name not in known | {*GIVEN} and one.default is one.empty:
+        if one.name not in known and one.default is one.empty:
             raise AblateError(
-                f"{who}: its constructor takes {one.name!r}; it is given config, width and fields"
-                " of a run, such as d_model or one of its own `fields`, by their names"
+                f"{who}: its constructor takes {one.name!r}; it is given"
+                f" {f'{given} their names' if known else 'nothing'}"
             )
 
 

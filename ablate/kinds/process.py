@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from ablate.logged import FILE
 from ablate.readings import Curves, Files, Lines
 from ablate.study.command import REVISION, best
 from ablate.study.template import filled
+from ablate.units import listed
 
 STOP = 6.0  # seconds in which a script must end after SIGTERM; its worker has 8
 LOOK = 0.2  # seconds between two looks at the process
@@ -114,8 +115,8 @@ def train(job: Job, context: Context) -> None:
         _report(curves, emit)
     seconds = time.monotonic() - begun
     finals = _finals(settings, curves, before)
-    if status == "complete" and (settings.metric, 0.0) not in {(n, at) for n, at, _ in finals}:
-        status, error = "failed", _unreported(settings, curves)
+    if status == "complete" and (missing := _unreported(settings, curves, finals)):
+        status, error = "failed", missing
     if status in ("complete", "diverged"):
         emit("final", values=[*finals, ("train_seconds", 0.0, seconds)])
         shutil.rmtree(checkpoints, ignore_errors=True)
@@ -208,14 +209,26 @@ def _finals(
     return found
 
 
-def _unreported(settings: Settings, curves: Curves) -> str:
-    """Why a run that ended has no metric."""
-    names = ", ".join(sorted(curves.points))
-    said = f"it reported {names}" if names else "it reported no number at all"
+def _unreported(
+    settings: Settings, curves: Curves, finals: Sequence[tuple[str, float, float]]
+) -> str:
+    """Why a run that ended has not the value that decides; "" if it has."""
+    named = {(name, at) for name, at, _ in finals}
+    if (settings.metric, 0.0) in named:
+        if settings.at is None or (settings.metric, settings.at) in named:
+            return ""
+        steps = curves.points.get(settings.metric) or {0: 0.0}
+        return (
+            f"the script reported no {settings.metric!r} at step {settings.at:g}, but {len(steps)}"
+            f" from step {min(steps)} to {max(steps)}: change [command] at"
+        )
+    said = f"the script ended without a value of metric {settings.metric!r}"
+    if names := sorted(curves.points):
+        return f"{said}; it reported {listed(names, most=10)}: name one of them as metric"
     return (
-        f"the script ended without a value of metric {settings.metric!r}; {said}: print JSON lines"
-        f' such as {{"step": 1, "{settings.metric}": 0.5}}, call ablate.log, or give [command]'
-        " pattern or metrics"
+        f"{said}; it reported no number at all: print JSON lines such as"
+        f' {{"step": 1, "{settings.metric}": 0.5}}, call ablate.log, or give [command] pattern or'
+        " metrics"
     )
 
 
@@ -284,8 +297,8 @@ def _environment(run: Run, device: str, out: Path, checkpoints: Path) -> dict[st
     if kind == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     elif kind == "cuda":
-        visible = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
-        chosen = [visible[int(n)] if visible else n for n in numbers.split(",")]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "").split(",")
+        chosen = [visible[int(n)] if visible[0] else n for n in numbers.split(",")]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
     return environment
 

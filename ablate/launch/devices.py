@@ -162,7 +162,10 @@ def for_scripts(found: Sequence[Device], gpus: float | None, cpus: int) -> list[
         return [part for row in zip(*parts, strict=True) for part in row]
     n = int(wanted)
     if len(cards) < n:
-        raise AblateError(f"gpus = {n}: this host has {len(cards)}")
+        raise AblateError(
+            f"[command] gpus = {n}: this host has {len(cards)}; give at most {len(cards)}, or run"
+            " it on another host"
+        )
     groups = [cards[k : k + n] for k in range(0, len(cards) - n + 1, n)]
     return [
         Device(

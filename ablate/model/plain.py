@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from ablate.code import place
 from ablate.components.base import Component
 from ablate.components.plain import construct
 from ablate.config import RunConfig
@@ -49,7 +50,17 @@ class Plain(nn.Module):
             made = self._component.plain
             if not (isinstance(made, type) or self._component.makes):
                 return Function(made)
-            module = construct(made, self._config, width=self.width)
+            try:
+                module = construct(made, self._config, width=self.width)
+            except (torch.OutOfMemoryError, AblateError):
+                raise
+            except Exception as error:
+                where = place(error, [self._component.origin.rpartition("@")[0]])
+                said = " ".join(str(error).split())[:200]
+                raise AblateError(
+                    f"{self.called}{f' ({where})' if where else ''}: its constructor fails:"
+                    f" {type(error).__name__}{f': {said}' if said else ''}"
+                ) from error
         if not isinstance(module, nn.Module):
             raise AblateError(f"{self.called}: {type(module).__name__} is no torch.nn.Module")
         return module
@@ -79,7 +90,10 @@ class Plain(nn.Module):
         state = _state(self.member)
 
         def one(state: dict[str, Tensor], *given: Tensor) -> Tensor:
-            y: Tensor = functional_call(self._entry, state, (hook, *given))
+            y: Any = functional_call(self._entry, state, (hook, *given))
+            if not isinstance(y, Tensor):
+                found = type(y).__name__
+                raise AblateError(f"{self.called} returns {found}, where a tensor is expected")
             return y
 
         shared = [len(tensor) == 1 for tensor in given]

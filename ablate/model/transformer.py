@@ -94,6 +94,10 @@ class Transformer(nn.Module):
                 x = block(x, bias)
         return final_norm(x)
 
+    def hidden(self, tokens: Tensor, starts: Tensor | None = None) -> Tensor:
+        """Return the hidden states that linear probes read: `features`."""
+        return self.features(tokens, starts)
+
     def head(self, features: Tensor) -> Tensor:
         """Return logits of features, in the precision of the product: [K, …, C] → [K, …, V]."""
         shared = self.embedding.weight if self.unembedding.weight is None else None

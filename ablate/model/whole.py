@@ -49,6 +49,12 @@ class Whole(nn.Module):
         shape = (*tokens.shape, self.config.n_vocab)
         return self.model.checked(logits, shape, logits)
 
+    def hidden(self, tokens: Tensor, starts: Tensor | None = None) -> Tensor:
+        """Return the hidden states of the model's own method `features`, [K, B, T, any width]."""
+        states = self.model.call("features", tokens)
+        width = states.shape[-1] if isinstance(states, Tensor) and states.ndim else 0
+        return self.model.checked(states, (*tokens.shape, width), states)
+
     def head(self, features: Tensor) -> Tensor:
         """Return logits, which `features` are already."""
         return features

@@ -12,7 +12,7 @@ from ablate.plan.model import Cell, Contrast, Text
 from ablate.plan.resolve import meaningful
 from ablate.study import Study
 from ablate.study.source import Source
-from ablate.text import labels
+from ablate.text import counted, labels, of
 from ablate.text.readers import TABLES
 
 _MASKING = ("objective", "mask_ratio", "mask_mix", "mask_kind")
@@ -40,6 +40,7 @@ def complaints(
     yield from _lengths(study, cells, source)
     yield from _unmeasured(study, cells, source)
     yield from _incomparable(study, cells, compared, source)
+    yield from _broken(study, cells, texts, source)
     yield from _unread(study, texts, source)
 
 
@@ -133,7 +134,24 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
                     " its tokens"
                 )
     for probe in study.evaluation.downstream:
+        key = "probe_csv" if probe == LABELLED else "downstream"
+        where = source.where("eval", key) or location
         for cell in cells:
+            model = cell.config.part("architecture")
+            if not model.probed:
+                yield (
+                    f"{where}: cell {cell.label!r}: {probe} is a linear probe on hidden states, and"
+                    f" architecture = {model.name!r} gives logits alone; give its class a method"
+                    " features, from tokens [B, T] to [B, T, width], or leave the probe out"
+                )
+            elif probe == LABELLED and not (
+                model.of_blocks or cell.config.part("attention").causal
+            ):
+                yield (
+                    f"{where}: cell {cell.label!r}: texts of different lengths are filled up, and"
+                    f" architecture = {model.name!r} with attention = {cell.config.attention!r}"
+                    " sees what fills them; leave probe_csv out"
+                )
             if probe == LABELLED:
                 if cell.config.tokenizer == "tokens":
                     yield (
@@ -152,12 +170,19 @@ def _incomparable(
     study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...], source: Source
 ) -> Iterator[str]:
     """Yield complaints about metrics that do not compare between cells."""
-    name = metrics.parse(study.metric)[0].name
+    row, _ = metrics.parse(study.metric)
     location = source.where("metric") or str(study.path)
     by_label = {cell.label: cell for cell in cells}
     for contrast in compared:
         one, other = by_label[contrast.cell].config, by_label[contrast.baseline].config
-        for field in COMPARABLE.get(name, ()):
+        # a metric of a user's own is a mean over the tokens that the loss is of
+        fields = COMPARABLE["loss"] if row.made else COMPARABLE.get(row.name, ())
+        if study.tune and study.tune.field in fields:
+            yield (
+                f"{source.where('tune', study.tune.field)}: {study.tune.field} decides what metric"
+                f" {study.metric!r} measures, which cannot choose it; {_instead(study.tune.field)}"
+            )
+        for field in fields:
             if getattr(one, field) != getattr(other, field):
                 varied = field.removesuffix("_hash")
                 yield (
@@ -165,6 +190,34 @@ def _incomparable(
                     f" ({contrast.cell!r} against {contrast.baseline!r}); {_instead(varied)}, or"
                     " put the factor in within"
                 )
+
+
+def _broken(
+    study: Study, cells: tuple[Cell, ...], texts: Sequence[Text], source: Source
+) -> Iterator[str]:
+    """Yield complaints about metrics of the user's own that do not work.
+
+    They are tried with random logits, where a text's tokens are known without much work.
+    """
+    if not study.evaluation.own:
+        return
+    from ablate.train import own  # a later module: `tests/test_structure.py` allows it
+
+    known = {text.tokenizer.hash: text for text in texts}
+    tried = set()
+    for cell in cells:
+        config, text = cell.config, known[cell.config.tokenizer_hash]
+        kind = config.tokenizer_hash, config.n_ctx, config.precision, config.n_vocab
+        if kind in tried or not counted(text.corpus, text.tokenizer):
+            continue
+        tried.add(kind)
+        try:
+            own.own_metrics(
+                study.evaluation.own_names, config, of(text.corpus, text.tokenizer).spelling, "cpu"
+            )
+        except AblateError as error:
+            yield f"{source.where('use')}: {error}"
+            return
 
 
 def _instead(varied: str) -> str:

@@ -49,7 +49,7 @@ class CommandResolver:
         for factor, level in chosen.items():
             fields |= self.study.factors[factor][level]
         if tune := self.study.tune:
-            fields[tune.field] = tune.low  # until the study's rate is known
+            fields[tune.field] = tune.rate(0)  # until the study's rate is known
         if self.study.crossed:
             fields |= dict.fromkeys(SEEDS)
         fields["command"] = json.dumps(self.command.words)

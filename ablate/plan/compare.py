@@ -95,7 +95,7 @@ def confounds(
                     f"is the same configuration as {twin!r}; trained once",
                 )
             )
-    if not groups:
+    if not study.tune or study.tune.field != "lr":
         found += of_kind.shared_rate(cells)
     return (*found, *_rates(study, compared, groups))
 
@@ -106,7 +106,7 @@ def _rates(
     """Tuned numbers, such as learning rates, that a cell shares with its baseline."""
     of = {label: group for group in groups for label in group.cells}
     for group in dict.fromkeys(
-        of[one.cell] for one in compared if of and of[one.cell] is of[one.baseline]
+        of[one.cell] for one in compared if one.cell in of and of[one.cell] is of.get(one.baseline)
     ):
         assert study.tune
         text = (

@@ -124,6 +124,7 @@ class TransformerResolver:
         run = run.with_(steps=_steps(run.config, *budgets.popitem()))
         if match and baseline and match.by == "steps":
             run = run.with_(steps=matched_steps(run.config, baseline.config))
+        self._check_tuned(run)
         config = run.config
         longest = max(self.study.evaluation.lengths) * config.n_ctx
         text.check(read.corpus, read.tokenizer, config.n_ctx, round(longest))
@@ -132,6 +133,26 @@ class TransformerResolver:
         held_out = self.held_out[config.corpus_hash, config.tokenizer_hash]
         coverage = self.byte_coverage.get(config.tokenizer_hash, 1.0)
         return Resolved(run, config.tokens / read.train_tokens, held_out, coverage)
+
+    def _check_tuned(self, run: Run) -> None:
+        """Try a tuned field that a component declares at all values of its ladder.
+
+        Raises:
+            AblateError: The component refuses one of them, or its size depends on the field.
+        """
+        tune = self.study.tune
+        if not tune or tune.field not in run.fields or not CATALOGUE[tune.field].field:
+            return
+        made = [
+            Run(run.kind, kind(run.kind).check({**run.fields, tune.field: value}))
+            for value in tune.ladder
+        ]
+        if len({one.cost.params for one in made}) > 1:
+            location = Source(self.study.path, self.study.toml).where("tune", tune.field)
+            raise AblateError(
+                f"{location}: {tune.field} decides the number of parameters, and [tune] compares"
+                f" runs of one size; make {tune.field} a factor"
+            )
 
     def _text(self, corpus: str | None, tokenizer: str | None) -> Text:
         """Return the text that two fields name; its tokens are counted where max_epochs is set."""

@@ -6,27 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from ablate.errors import AblateError
+from ablate.kinds import Run, kind
 from ablate.plan.model import Cell, Group, PlannedRun
 from ablate.study import Study, Tune
+from ablate.study.source import Source
 
 LAST_SEED = (1 << 31) - 1
-WIDEST = 4  # steps beyond each end of the ladder that a search may go
-
-
-def rate(tune: Tune, rung: float) -> float:
-    """Return the learning rate of a rung of the ladder, to three digits.
-
-    Args:
-        tune: The study's [tune].
-        rung: 0 for the lowest rate, points − 1 for the highest; halves lie between two rungs,
-            numbers below 0 and from `points` on beyond the ends.
-    """
-    return float(f"{tune.low * (tune.high / tune.low) ** (rung / (tune.points - 1)):.3g}")
-
-
-def ladder(tune: Tune) -> tuple[float, ...]:
-    """Return the learning rates that every group begins with."""
-    return tuple(rate(tune, rung) for rung in range(tune.points))
 
 
 def seeds(study: Study) -> tuple[int, ...]:
@@ -40,9 +26,19 @@ def seeds(study: Study) -> tuple[int, ...]:
 
 
 def groups(study: Study, cells: Sequence[Cell]) -> tuple[Group, ...]:
-    """Return the groups of cells that share the levels of [tune] per; none without [tune]."""
+    """Return the groups of cells that share the levels of [tune] per; none without [tune].
+
+    A cell in which the tuned field has no meaning is in no group.
+
+    Raises:
+        AblateError: It has none in any cell.
+    """
     if not study.tune:
         return ()
+    if not (cells := [cell for cell in cells if _has(cell.run, study.tune)]):
+        field = study.tune.field
+        location = Source(study.path, study.toml).where("tune", field)
+        raise AblateError(f"{location}: no cell has a level that {field} belongs to")
     if len(study.tune.per) == len(study.factors):
         return tuple(Group(cell.label, (cell.label,)) for cell in cells)
     found: dict[str, list[str]] = {}
@@ -53,6 +49,15 @@ def groups(study: Study, cells: Sequence[Cell]) -> tuple[Group, ...]:
         label = ", ".join(f"{factor}={level}" for factor, level in levels.items())
         found.setdefault(label, []).append(cell.label)
     return tuple(Group(label or "all cells", tuple(labels)) for label, labels in found.items())
+
+
+def _has(run: Run, tune: Tune) -> bool:
+    """Return whether a field has a meaning for a run: what has none is left out, or reset."""
+    if tune.field == "lr":
+        return True
+    check = kind(run.kind).check
+    values = [check({**run.fields, tune.field: value}) for value in (tune.rate(0), tune.high)]
+    return values[0].get(tune.field) != values[1].get(tune.field)
 
 
 @dataclass(frozen=True)
@@ -80,22 +85,24 @@ class Tuning:
         """Return `cells` with the rate of their group, or the ladder's middle if undecided."""
         if not self.study.tune:
             return tuple(cells)
-        middle = rate(self.study.tune, (self.study.tune.points - 1) // 2)
+        tune = self.study.tune
+        middle = tune.rate((tune.points - 1) // 2)
         by_cell = {
-            label: self.rates.get(group.representative, middle)
+            label: tune.value(self.rates.get(group.representative, middle))
             for group in self.groups
             for label in group.cells
         }
-        field = self.study.tune.field
         return tuple(
-            replace(cell, run=cell.run.with_(seed=None, **{field: by_cell[cell.label]}))
+            replace(cell, run=cell.run.with_(seed=None, **{tune.field: by_cell[cell.label]}))
+            if cell.label in by_cell
+            else cell
             for cell in cells
         )
 
     def runs(self, cells: Sequence[Cell]) -> tuple[PlannedRun, ...]:
         """Return the tuning runs of every group's representative."""
         return self._runs(
-            cells, lambda group: self.tried.get(group.representative) or ladder(self._table)
+            cells, lambda group: self.tried.get(group.representative) or self._table.ladder
         )
 
     def later(self, cells: Sequence[Cell]) -> tuple[PlannedRun, ...]:
@@ -107,13 +114,13 @@ class Tuning:
 
     def _refinement(self, group: Group) -> tuple[float, ...]:
         tune = self._table
-        rungs = {rate(tune, rung) for rung in range(-WIDEST, tune.points + WIDEST)}
+        rungs = {tune.rate(rung) for rung in range(-tune.down, tune.points + tune.up)}
         if group.representative in self.rates or not rungs.issuperset(
             self.tried.get(group.representative, ())
         ):
             return ()
         middle = (tune.points - 1) // 2
-        return rate(tune, middle - 0.5), rate(tune, middle + 0.5)
+        return tune.rate(middle - 0.5), tune.rate(middle + 0.5)
 
     @property
     def _table(self) -> Tune:
@@ -124,8 +131,13 @@ class Tuning:
         self, cells: Sequence[Cell], rates: Callable[[Group], Sequence[float]]
     ) -> tuple[PlannedRun, ...]:
         of_cell = {cell.label: cell.run for cell in cells}
+
+        def run(label: str, seed: int, lr: float) -> PlannedRun:
+            own = {self._table.field: self._table.value(lr)}
+            return PlannedRun(label, of_cell[label].with_(seed=seed, **own), "tune")
+
         return tuple(
-            PlannedRun(label, of_cell[label].with_(seed=seed, **{self._table.field: lr}), "tune")
+            run(label, seed, lr)
             for group in self.groups
             for label in [group.representative]
             for seed in seeds(self.study)

@@ -32,7 +32,9 @@ class ReportData(StudyData):
     @cached_property
     def labels(self) -> MetricLabels:
         """Texts for the study's metric."""
-        return metric_labels(self.study.metric, self.study.goal, own=self.study.own)
+        units = {name: unit for name, _, unit, _ in self.metrics}
+        unit = units.get(self.study.metric, "")
+        return metric_labels(self.study.metric, self.study.goal, own=self.study.own, unit=unit)
 
 
 def gather(db: Database, study: str) -> ReportData:

@@ -116,7 +116,15 @@ def _tuned(data: ReportData) -> str:
         first = ", on the first cell of each group" if shares else ""
         lost = [one.group for one in found if not one.trains]
         none = f" {say('no_rate', lost)}" if lost else ""
-        return f"Tuned: {_the(field)} {each}{first}, on separate seeds ({chosen}).{none}"
+        tuned = f"Tuned: {_the(field)} {each}{first}, on separate seeds ({chosen}).{none}"
+        if field == "lr" or data.study.own:
+            return tuned
+        return f"{tuned} {_untuned(data)}"
+    return _untuned(data)
+
+
+def _untuned(data: ReportData) -> str:
+    rates = sorted(set(data.compared["lr"].dropna()))
     if "lr" in (data.settings.get("factors") or {}):
         return "Not tuned: the learning rate is a factor of the study."
     if len(rates) == 1:

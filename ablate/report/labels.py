@@ -52,21 +52,22 @@ class MetricLabels:
         return difference < 0 if self.goal == "min" else difference > 0
 
 
-def metric_labels(text: str, goal: str, *, own: bool = False) -> MetricLabels:
+def metric_labels(text: str, goal: str, *, own: bool = False, unit: str = "") -> MetricLabels:
     """Return the labels of a metric such as "probe_loss@0.4"; an unknown one has its own name.
 
     Args:
         text: The metric.
         goal: "min" or "max".
         own: Whether a script of the user's own reports it, whatever it is called.
+        unit: The unit of a metric of the user's own.
     """
     name, _, at = text.rpartition("@") if own and "@" in text else text.partition("@")
     if own:
         return MetricLabels(f"{name} at step {at}" if at else text, "", goal)
-    row = metrics.METRICS.get(name)
-    unit = row.unit if row and row.unit not in ("share", "bits per byte") else ""
+    unit = metrics.METRICS[name].unit if name in metrics.METRICS else unit
     phrase = PHRASES[name].format(at=at) if name in PHRASES else text.replace("_", " ")
-    return MetricLabels(phrase, unit, goal, 1.0 if row and row.unit == "share" else math.inf)
+    widest = 1.0 if unit == "share" else math.inf
+    return MetricLabels(phrase, "" if unit in ("share", "bits per byte") else unit, goal, widest)
 
 
 # -- numbers ---------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def sentences(data: ReportData) -> list[str]:
         "probe"
         if name.startswith("probe_")
         else "downstream"
-        if metrics.METRICS[name].downstream
+        if name in metrics.METRICS and metrics.METRICS[name].downstream
         else "training"
     )
     return [say("probes", data.labels, basis, [f"{ratio:g}" for ratio in ratios])]

@@ -159,9 +159,11 @@ def _comparison(data: ReportData) -> str:
 def _when(data: ReportData) -> str:
     if data.study.own:
         return f"What decides is {deciding(data.study.metric)}."
+    meanings = {name: f" ({meaning})" for name, *_, meaning in data.metrics}
+    meaning = meanings.get(data.study.metric, "")
     return (
-        f"The metric is {data.labels.axis} at the end of the whole schedule; no checkpoint was"
-        " chosen."
+        f"The metric is {data.labels.axis}{meaning} at the end of the whole schedule; no checkpoint"
+        " was chosen."
     )
 
 
@@ -267,8 +269,9 @@ def _code(data: ReportData) -> str:
         runs = sum(one.cells.values())
         called = "version" if one.code.text is None else "SHA-256"
         source = f"{without_folders(one.code.name)} ({called} {short(one.code.version)})"
+        kept = "" if one.code.text is None else "; its text is in the database"
         if runs:
-            text += f" Levels of {source} are in {runs} of the runs; its text is in the database."
+            text += f" Code of {source} made {runs} of the runs{kept}."
         if one.left:
             text += f" {one.left} runs by {source} are not part of this report."
     attempts = data.attempts

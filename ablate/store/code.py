@@ -13,10 +13,13 @@ from ablate.code import Code
 from ablate.store import schema
 from ablate.store.database import Database
 
-# runs with a result that a version of the code made: their field `code` names it
+# runs with a result that a version of the code made: their field `code` names it; or measured: so
+# does the evaluation of the attempt that is accepted
 _MADE = """
-FROM code JOIN run ON run.status IN ('complete', 'diverged')
-     AND instr(coalesce(json_extract(run.fields, '$.code'), ''), code.version)
+FROM code JOIN run ON run.status IN ('complete', 'diverged') AND (
+     instr(coalesce(json_extract(run.fields, '$.code'), ''), code.version)
+     OR EXISTS (SELECT 1 FROM attempt WHERE run_id = run.id AND status IN ('complete', 'diverged')
+                AND instr(coalesce(json_extract(evaluation, '$.own'), ''), code.version)))
 """
 _BY_CELL = f"""
 SELECT cell.label, count(DISTINCT run.id) {_MADE}

@@ -32,6 +32,7 @@ def measure(evaluation: Evaluation) -> dict[str, tuple[object, ...]]:
     }
     if evaluation.probe_csv is not None:
         found |= dict.fromkeys((LABELLED, CHANCE), (evaluation.probe_csv_hash,))
+    found |= {name: (evaluation.n_final, version) for name, version in evaluation.own or ()}
     if evaluation.lengths != (1.0,):
         found["loss_at_length"] = (evaluation.tokens, max(evaluation.lengths))
     return found

@@ -367,6 +367,7 @@ def refuse_other_measures(connection: Connection, study_id: int, evaluation: Eva
             raise AblateError(
                 f"study {name!r} shares {shared} runs with this one but measures them differently;"
                 " give both the same [eval] tokens, final_tokens, probe.mix, probe.kind, content of"
-                " probe_csv and longest of lengths, use another database, or run `ablate db forget"
-                f" {quote(name)}` if its results are no longer needed"
+                " probe_csv, longest of lengths and version of their own metrics, use another"
+                f" database, or run `ablate db forget {quote(name)}` if its results are no longer"
+                " needed"
             )

@@ -16,10 +16,10 @@ from ablate.study.model import Fields
 from ablate.study.names import FreeNames
 from ablate.study.source import Source, located
 from ablate.study.tables import table_of
-from ablate.study.template import placeholders, words
+from ablate.study.template import check_no_shell, placeholders, words
 
 GIVEN = {  # placeholders that are no fields
-    "seed": "the seed of the run",
+    "seed": "the seed of the run, which the study's `seeds` sets",
     "init_seed": "the seed of initialisation, where seeds = { init, data }",
     "data_seed": "the seed of the data order, where seeds = { init, data }",
     "out": "a folder of the run",
@@ -102,10 +102,10 @@ class CommandNames(FreeNames):
 
     def check_factor(self, name: str) -> None:
         """See `Names.check_factor`."""
-        super().check_factor(name)
         if name in (*GIVEN, *OWN):
             what = GIVEN.get(name, "a field of every command")
             raise AblateError(f"{name} is {what}; give this field another name")
+        super().check_factor(name)
 
     def value(self, name: str, raw: object) -> Any:
         """See `Names.value`."""
@@ -115,6 +115,12 @@ class CommandNames(FreeNames):
         if name == REVISION and not isinstance(raw, str):
             raise AblateError(f"{name} = {written(raw):.80}: a git revision is text")
         return raw
+
+    def tuned(self, name: str) -> tuple[type | None, bool]:
+        """See `Names.tuned`."""
+        if name == REVISION:
+            raise AblateError(f"{name} is text, and [tune] finds a number")
+        return super().tuned(name)
 
 
 def parse(source: Source, raw: Mapping[str, Any]) -> tuple[Command, str]:
@@ -126,6 +132,7 @@ def parse(source: Source, raw: Mapping[str, Any]) -> tuple[Command, str]:
     table = table_of(source, CommandTable, raw, "command", "[command]")
     with located(source, "command", "run"):
         template = words(table.run)
+        check_no_shell(template)
     patterns = _listed(table.pattern)
     for pattern in patterns:
         with located(source, "command", "pattern"):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Fields = dict[str, Any]  # field of a run's configuration, or a budget → value
 Keep = Literal["none", "final", "best"]  # which weights of a run are kept
+WIDEST = 4  # steps beyond each end of the ladder of [tune] that a search may go
 TUNE_KEYS = ("points", "seeds", "per")  # of [tune], besides the field that is found
 
 
@@ -66,6 +67,28 @@ class Tune:
     # factors whose levels make a group: all of them for "cell", none for "study"
     per: tuple[str, ...]
     field: str = "lr"  # what is found
+    whole: bool = False  # whether it is a whole number
+    down: int = WIDEST  # steps below `low` that a search may go
+    up: int = WIDEST  # steps above `high`
+
+    def rate(self, rung: float) -> float:
+        """Return the learning rate of a rung of the ladder, to three digits, or a whole number.
+
+        Args:
+            rung: 0 for the lowest rate, points − 1 for the highest; halves lie between two rungs,
+                numbers below 0 and from `points` on beyond the ends.
+        """
+        exact = self.low * (self.high / self.low) ** (rung / (self.points - 1))
+        return max(1, round(exact)) if self.whole else float(f"{exact:.3g}")
+
+    def value(self, stored: float) -> float:
+        """Return a rate as a run has it: a whole number, where rates are."""
+        return round(stored) if self.whole else stored
+
+    @property
+    def ladder(self) -> tuple[float, ...]:
+        """The learning rates that every group begins with."""
+        return tuple(map(self.rate, range(self.points)))
 
     @property
     def what(self) -> str:

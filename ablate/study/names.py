@@ -7,9 +7,11 @@ from typing import Any, Protocol
 
 from ablate.components import CATALOGUE
 from ablate.components.base import TAKEN, check_name
+from ablate.config import field_info
 from ablate.errors import AblateError, unknown, written
+from ablate.study.model import TUNE_KEYS
 from ablate.study.source import Source, located
-from ablate.study.values import FOLLOWS, LARGEST, field_value, label, settable
+from ablate.study.values import BUDGETS, FOLLOWS, LARGEST, field_value, label, settable
 
 
 class Names(Protocol):
@@ -41,6 +43,15 @@ class Names(Protocol):
 
     def level(self, name: str, raw: object) -> str:
         """Return the label of a level of the factor `name` for what a file holds."""
+        ...
+
+    def tuned(self, name: str) -> tuple[type | None, bool]:
+        """Return int, float or, where the file decides, None for a key that [tune] may find, and
+        whether a search may leave the range of the file.
+
+        Raises:
+            AblateError: Without a line, if it may not.
+        """
         ...
 
     def is_ladder(self, name: str, raw: object) -> bool:
@@ -83,8 +94,26 @@ class TransformerNames:
 
     def level(self, name: str, raw: object) -> str:
         """See `Names.level`."""
-        has_levels = name in CATALOGUE and CATALOGUE[name].levels
+        has_levels = name in CATALOGUE and CATALOGUE[name].choice
         return CATALOGUE[name].canonical(raw) if has_levels else label(raw)
+
+    def tuned(self, name: str) -> tuple[type | None, bool]:
+        """See `Names.tuned`: numbers that decide no size, and own fields of components."""
+        numbers = {
+            other: own.type if own else float
+            for other in settable()
+            if other not in BUDGETS
+            for own in [CATALOGUE[other].field]
+            if (own and own.type in (int, float)) or field_info(other).annotation is float
+        }
+        if name in numbers:
+            return numbers[name], CATALOGUE[name].field is None
+        if name in settable():
+            raise AblateError(
+                f"[tune] does not find {name}: it finds {', '.join(numbers)}, or a number that a"
+                f" level of your own declares; make {name} a factor"
+            )
+        raise unknown("key of [tune]", name, [*numbers, *TUNE_KEYS])
 
     def is_ladder(self, name: str, raw: object) -> bool:
         """See `Names.is_ladder`."""
@@ -120,6 +149,11 @@ class FreeNames:
     def level(self, name: str, raw: object) -> str:
         """See `Names.level`."""
         return label(raw)
+
+    def tuned(self, name: str) -> tuple[type | None, bool]:
+        """See `Names.tuned`."""
+        self.check_factor(name)
+        return None, True
 
     def is_ladder(self, name: str, raw: object) -> bool:
         """See `Names.is_ladder`."""

@@ -30,7 +30,6 @@ from ablate.study.values import BUDGETS, number, positive
 
 NAME = r"\w[\w .+-]*"  # of a study
 MODEL = re.compile(r".+\.py:\w+")  # a whole model in a file
-GOALS = {"lower": "min", "higher": "max"}
 NAMED = "letters, digits, blanks and . + - _"
 
 
@@ -46,7 +45,7 @@ class StudyFile(BaseModel):
         None, description="which direction of the metric is better; not of ablate's own metrics"
     )
     use: list[str] = Field(
-        [], description="files and packages with levels of your own; docs/own-parts.md"
+        [], description="files and packages with levels and metrics of your own; docs/own-parts.md"
     )
     design: str = Field("grid", description="which combinations of levels are trained")
     within: list[str] = Field(
@@ -107,7 +106,7 @@ def parse(text: str, path: Path) -> Study:
         factors = {name: dict(reversed(levels.items())) for name, levels in factors.items()}
     seeds, rule = tables.seeds(source, file.seeds)
     two_stage = rule if isinstance(rule, TwoStage) else None
-    tuned = tables.tune(source, file.tune, fields, factors, any_field=command is not None)
+    tuned = tables.tune(source, file.tune, fields, factors, names)
     if command:
         extra = [tuned.field] if tuned else []
         crossed = isinstance(rule, Crossed)
@@ -118,8 +117,9 @@ def parse(text: str, path: Path) -> Study:
     if own:
         metric, goal = metric_of(source, file.metric, at), _own_goal(source, file)
     else:
+        evaluation = evaluation.model_copy(update={"own": outside.measured() or None})
         metric, goal, evaluation = _metric(source, file.metric, evaluation)
-        if file.goal is not None and GOALS[file.goal] != goal:
+        if file.goal is not None and metrics.GOALS[file.goal] != goal:
             raise AblateError(
                 f"{source.where('goal')}: goal = {file.goal!r}: of metric {metric!r} the other"
                 " direction is better; remove goal"
@@ -182,7 +182,7 @@ def _own_goal(source: Source, file: StudyFile) -> str:
             f'{source.where("metric")}: goal is missing: goal = "lower" or "higher" says which'
             f" direction of {file.metric!r} is better"
         )
-    return GOALS[file.goal]
+    return metrics.GOALS[file.goal]
 
 
 def _read(source: Source) -> StudyFile:

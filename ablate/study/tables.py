@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -12,6 +13,7 @@ from ablate.study.design import MAX_RUNS
 from ablate.study.levels import Factors, sets
 from ablate.study.model import (
     MOST_CROSSED,
+    WIDEST,
     Crossed,
     Fields,
     Fit,
@@ -22,6 +24,7 @@ from ablate.study.model import (
     TwoStage,
     tuned_field,
 )
+from ablate.study.names import Names
 from ablate.study.source import Source, located
 from ablate.study.values import BUDGETS, number, point, positive
 from ablate.text.options import Reading
@@ -77,7 +80,9 @@ class TuneTable(_Table):
     """The keys of [tune]."""
 
     lr: list[Any] = Field(
-        min_length=2, max_length=2, description="the lowest and the highest learning rate"
+        min_length=2,
+        max_length=2,
+        description="the lowest and the highest learning rate; or another number, by its name",
     )
     points: int = Field(
         ge=3,
@@ -267,12 +272,7 @@ def match(
 
 
 def tune(
-    source: Source,
-    raw: Mapping[str, Any] | None,
-    base: Fields,
-    factors: Factors,
-    *,
-    any_field: bool = False,
+    source: Source, raw: Mapping[str, Any] | None, base: Fields, factors: Factors, names: Names
 ) -> Tune | None:
     """Return [tune], or None without one.
 
@@ -281,11 +281,13 @@ def tune(
         raw: The table.
         base: [base].
         factors: [factors].
-        any_field: Whether it may find another number than the learning rate.
+        names: The keys of the study's kind.
     """
     if raw is None:
         return None
-    field = tuned_field({"tune": raw}) if any_field else "lr"
+    field = tuned_field({"tune": raw})
+    with located(source, "tune", field):
+        number_type, leaves = names.tuned(field)
     named = {"lr" if key == field else key: value for key, value in raw.items()}
     table = table_of(source, TuneTable, named, "tune", "[tune]")
     if field in base:
@@ -301,12 +303,19 @@ def tune(
         )
     low, high = (_positive(source, field, end, "tune") for end in table.lr)
     location = source.where("tune", field)
+    written_whole = all(isinstance(end, int) for end in table.lr)
+    whole = number_type is int or (number_type is None and written_whole)
+    if number_type is int and not written_whole:
+        raise AblateError(f"{location}: tune.{field} = {table.lr}: {field} is a whole number")
     slowest, fastest = (SLOWEST, FASTEST) if field == "lr" else (LEAST, MOST)
     if not slowest <= low < high <= fastest:
         raise AblateError(
             f"{location}: tune.{field} = {table.lr}: a lower and a higher"
             f" {'rate' if field == 'lr' else 'value'} are wanted, from {slowest:g} to {fastest:g}"
         )
+    for end in (low, high):
+        with located(source, "tune", field):
+            names.value(field, end)
     if (high / low) ** (1 / (table.points - 1)) < NEAREST:
         location = source.where("tune", "points")
         raise AblateError(
@@ -314,7 +323,32 @@ def tune(
             " be distinguished"
         )
     per = _per(source, table.per, factors)
-    return Tune(low, high, table.points, table.seeds, per, field)
+    found = Tune(low, high, table.points, table.seeds, per, field, whole, 0, 0)
+    different = [f"{one:g}" for one in dict.fromkeys(found.ladder)]
+    if len(different) < found.points:
+        raise AblateError(
+            f"{source.where('tune', 'points')}: tune.points = {found.points}: rounded to whole"
+            f" numbers, they are only {', '.join(different)}; give fewer points or a wider range"
+        )
+    return replace(
+        found,
+        down=_beyond(found, names, range(-1, -WIDEST - 1, -1)) if leaves else 0,
+        up=_beyond(found, names, range(found.points, found.points + WIDEST)) if leaves else 0,
+    )
+
+
+def _beyond(tune: Tune, names: Names, rungs: range) -> int:
+    """Return how many rungs beyond an end of a ladder, one after the other, a run may have."""
+    known = set(tune.ladder)
+    for steps, rung in enumerate(rungs):
+        try:
+            names.value(tune.field, rate := tune.rate(rung))
+        except AblateError:
+            return steps
+        if rate in known:
+            return steps
+        known.add(rate)
+    return len(rungs)
 
 
 def fit(

@@ -11,6 +11,11 @@ from ablate.errors import AblateError
 
 _PART = re.compile(r"\{\{|\}\}|\{(\*?)([A-Za-z_]\w*)\}|[{}]")
 
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "fish")
+_OPERATORS = ("|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>")
+_VARIABLE = re.compile(r"(-[\w-]+=)?\$[A-Za-z_]\w*(/.*)?")  # $HOME, --data=$DATA/x
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+
 
 def words(run: str) -> tuple[str, ...]:
     """Return the words of a command line, split as a POSIX shell does; no shell runs them.
@@ -35,6 +40,27 @@ def words(run: str) -> tuple[str, ...]:
                     f"run: {word!r}: {match[0]} inserts words, so it must stand by itself"
                 )
     return found
+
+
+def check_no_shell(template: Sequence[str]) -> None:
+    """Refuse what only a shell understands, unless one of the words is a shell.
+
+    Raises:
+        AblateError: It names the word, and what to write.
+    """
+    if any(word.rpartition("/")[2] in _SHELLS for word in template):
+        return
+    if _ASSIGNMENT.match(template[0]):
+        raise AblateError(
+            f"run: {template[0]!r} is no program; to set a variable of the environment, begin with"
+            f" env, as in: env {template[0]} …"
+        )
+    for word in template:
+        if word in _OPERATORS or _VARIABLE.fullmatch(word):
+            raise AblateError(
+                f"run: {word!r} is for a shell, and no shell runs the command; write it without, or"
+                " as sh -c '…' (the log of a run keeps what it prints)"
+            )
 
 
 def placeholders(template: Sequence[str]) -> list[str]:

@@ -132,7 +132,7 @@ def field_value(name: str, raw: object) -> Any:
     row = CATALOGUE[name]
     if name == "corpus" and isinstance(raw, dict):
         return _parts(raw)
-    if row.levels:
+    if row.choice:
         return row.canonical(raw)
     kind = field_info(name).annotation
     if kind in (int, float):

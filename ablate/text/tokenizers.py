@@ -1,4 +1,5 @@
-"""Tokenizers: bytes, BPE trained on the training part, `tokenizer.json`, a corpus's own tokens."""
+"""Tokenizers: bytes, BPE trained on the training part, `tokenizer.json`, a corpus's own tokens,
+and those of a user's own."""
 
 from __future__ import annotations
 
@@ -10,6 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
+from ablate.code import identity, place
+from ablate.components import CATALOGUE, Component
 from ablate.errors import AblateError, unknown
 from ablate.text import cache, sources
 from ablate.text.corpora import Corpus
@@ -19,6 +24,7 @@ _SPECS = ("byte", "bpe:8192", "tokens", "tokenizer.json")
 _BPE_SIZES = (257, 1 << 18)
 _BPE_TEXT = 1 << 28  # bytes of training text that BPE reads; of a larger text, evenly spaced pieces
 _GAPS, _SPARE = 2, 1024  # more unused numbers than these allow are a fault of the file
+_LARGEST = 1 << 24  # tokens of a vocabulary
 _FORMAT = 1  # increased when BPE is trained or read differently
 # tokens that may end a document, else U+000C
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
@@ -28,10 +34,10 @@ _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 class TokenizerInfo:
     """What a tokenizer is, before it is trained or read."""
 
-    name: str  # "byte", "bpe:8192", "tokens", or the name of a tokenizer's file
+    name: str  # "byte", "bpe:8192", "tokens", a level, or the name of a tokenizer's file
     n_vocab: int  # without [MASK]
     hash: str  # SHA-256 of what decides the tokens
-    location: str  # "byte", "bpe:8192", "tokens", or an absolute path
+    location: str  # "byte", "bpe:8192", "tokens", a level, or an absolute path
 
 
 class Tokenizer(Protocol):
@@ -56,7 +62,7 @@ def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
     """Return what a tokenizer is, without training it.
 
     Args:
-        spec: byte, bpe:SIZE, tokens, or the path of a `tokenizer.json`.
+        spec: byte, bpe:SIZE, tokens, a level, or the path of a `tokenizer.json`.
         corpus: what it is used on.
         root: the folder that relative paths count from.
 
@@ -84,21 +90,19 @@ def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
                 " trained on text"
             )
         return TokenizerInfo(spec, size, _hash(f"{spec}:{_FORMAT}:{corpus.hash}"), spec)
+    if own := _own(spec):
+        n_vocab = len(Own(own).spelling)
+        _check_size(spec, n_vocab, corpus)
+        return TokenizerInfo(spec, n_vocab, _own_hash(own), spec)
     with sources.readable(f"tokenizer = {spec!r}"):
         path = sources.absolute(spec, root)
         if not path.is_file():
             if "/" in spec or spec.endswith(".json"):
                 raise AblateError(f"tokenizer = {spec!r:.200}: there is no file {path}")
-            raise unknown("tokenizer", spec, _SPECS)
+            raise unknown("tokenizer", spec, [*_SPECS, *CATALOGUE["tokenizer"].names])
         content = _content(path)
     n_vocab = len(_spelling(_library(path, content)))
-    if n_vocab < 2:
-        raise AblateError(f"tokenizer = {spec!r} has {n_vocab} tokens: there is nothing to predict")
-    if corpus.n_token_ids > n_vocab:
-        raise AblateError(
-            f"tokenizer = {spec!r} has {n_vocab} tokens, but corpus {corpus.name!r} contains token"
-            f" {corpus.n_token_ids - 1}: another tokenizer made it"
-        )
+    _check_size(spec, n_vocab, corpus)
     return TokenizerInfo(path.name, n_vocab, hashlib.sha256(content).hexdigest(), str(path))
 
 
@@ -119,6 +123,12 @@ def open(location: str, hash: str, training: Iterator[bytes], n_bytes: int) -> T
             "tokenizers", hash, lambda folder: _train_bpe(size, training, n_bytes, folder)
         )
         return Library("tokenizer.json", _content(trained / "tokenizer.json"), size)
+    if own := _own(location):
+        if _own_hash(own) != hash:
+            raise AblateError(
+                f"tokenizer {location!r} has changed since the study was planned: run it again"
+            )
+        return Own(own)
     path = Path(location)
     content = _content(path)
     if hashlib.sha256(content).hexdigest() != hash:
@@ -132,11 +142,18 @@ def of_content(name: str, content: bytes, n_vocab: int) -> Tokenizer:
     """Return a tokenizer by what `Tokenizer.content` had.
 
     Args:
-        name: Its name, for errors.
+        name: Its name.
         content: Of the tokenizer.
         n_vocab: Tokens that it has.
     """
+    if own := _own(name):
+        return Own(own)
     return Library(name, content, n_vocab) if content else Bytes()
+
+
+def is_own(name: str) -> bool:
+    """Return whether a tokenizer is one of the user's own, which `use` loads."""
+    return _own(name) is not None
 
 
 def check_separator(tokenizer: TokenizerInfo) -> None:
@@ -148,15 +165,16 @@ def check_separator(tokenizer: TokenizerInfo) -> None:
     if tokenizer.location == "byte" or tokenizer.location.startswith("bpe:"):
         return
     what = "the tokens of tokenizer = 'tokens' do not say where documents end"
+    use = f"use a tokenizer.json with one of {', '.join(_ENDS)}"
     if tokenizer.location != "tokens":
-        path = Path(tokenizer.location)
-        n = len(Library(str(path), _content(path)).separator)
+        own, path = _own(tokenizer.location), Path(tokenizer.location)
+        opened: Tokenizer = Own(own) if own else Library(str(path), _content(path))
+        n = len(opened.separator)
         if n == 1:
             return
         what = f"tokenizer {tokenizer.name!r} ends a document with {n} tokens"
-    raise AblateError(
-        f"document_mask = 'attention': {what}; use a tokenizer.json with one of {', '.join(_ENDS)}"
-    )
+        use = "give it an attribute end, the token after a document" if own else use
+    raise AblateError(f"document_mask = 'attention': {what}; {use}")
 
 
 class Bytes:
@@ -209,6 +227,107 @@ class Library:
         """Return the text of tokens, as the library's decoder makes it; see `Tokenizer`."""
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=False)
         return text
+
+
+class Own:
+    """A tokenizer of a user's own: `encode(text)` → numbers, `decode(numbers)` → text or bytes, and
+    `n_vocab`; `end`, the token after a document, where it has one, else those of U+000C.
+
+    Raises:
+        AblateError: It lacks one of them, or they do not fit together.
+    """
+
+    def __init__(self, component: Component) -> None:
+        self._called = f"tokenizer = {component.name!r}"
+        self._file = component.origin.rpartition("@")[0]
+        with self._failing():
+            self._plain = component.plain()
+        for name in ("encode", "decode", "n_vocab"):
+            if not hasattr(self._plain, name):
+                raise AblateError(f"{self._called} has no {name}; it needs encode, decode, n_vocab")
+        n_vocab = self._plain.n_vocab
+        if not isinstance(n_vocab, int) or not 2 <= n_vocab <= _LARGEST:
+            raise AblateError(f"{self._called}: n_vocab = {n_vocab!r:.80}: a whole number above 1")
+        self._n_vocab, self.content = n_vocab, b""
+        self.spelling = [self._bytes([token]) for token in range(n_vocab)]
+        end = getattr(self._plain, "end", None)
+        self.separator: Sequence[int] = self._checked(
+            self.encode([SEPARATOR])[0] if end is None else [end]
+        )
+
+    def encode(self, pieces: list[bytes]) -> list[list[int]]:
+        """Return the tokens of each piece.
+
+        Raises:
+            AblateError: The tokenizer fails, or makes no tokens.
+        """
+        with self._failing():
+            found = [self._plain.encode(piece.decode()) for piece in pieces]
+        return [self._checked(tokens) for tokens in found]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens; see `Tokenizer`.
+
+        Raises:
+            AblateError: The tokenizer fails, or makes something else.
+        """
+        return self._bytes(list(tokens)).decode(errors="replace")
+
+    def _bytes(self, tokens: list[int]) -> bytes:
+        with self._failing():
+            made = self._plain.decode(tokens)
+        if not isinstance(made, str | bytes):
+            raise AblateError(
+                f"{self._called}: decode returns {type(made).__name__}, where text or bytes are"
+                " expected"
+            )
+        return made.encode() if isinstance(made, str) else made
+
+    def _checked(self, tokens: Any) -> list[int]:
+        with self._failing():
+            found = np.asarray(tokens)
+        if not found.size:
+            return []
+        wrong = found if found.dtype.kind not in "iu" or found.ndim != 1 else found[found < 0]
+        wrong = wrong if wrong.size else found[found >= self._n_vocab]
+        if wrong.size:
+            raise AblateError(
+                f"{self._called}: encode returns {wrong.flat[0]!s:.80}, no whole number from 0 to"
+                f" n_vocab - 1 = {self._n_vocab - 1}"
+            )
+        numbers: list[int] = found.tolist()
+        return numbers
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            said = " ".join(str(error).split())[:200]
+            where = place(error, [self._file])
+            raise AblateError(
+                f"{self._called}{f' ({where})' if where else ''}: {type(error).__name__}: {said}"
+            ) from error
+
+
+def _own(name: str) -> Component | None:
+    """Return the tokenizer of a user's own that has this name."""
+    row = CATALOGUE["tokenizer"]
+    return row[name] if name in row.names else None
+
+
+def _own_hash(own: Component) -> str:
+    return _hash(f"own:{own.name}:{':'.join(identity([own.origin]))}")
+
+
+def _check_size(spec: str, n_vocab: int, corpus: Corpus) -> None:
+    if n_vocab < 2:
+        raise AblateError(f"tokenizer = {spec!r} has {n_vocab} tokens: there is nothing to predict")
+    if corpus.n_token_ids > n_vocab:
+        raise AblateError(
+            f"tokenizer = {spec!r} has {n_vocab} tokens, but corpus {corpus.name!r} contains token"
+            f" {corpus.n_token_ids - 1}: another tokenizer made it"
+        )
 
 
 def _hash(text: str) -> str:

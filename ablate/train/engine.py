@@ -175,11 +175,12 @@ class Training:
         self._end_diverged([self.steps if bad else 0 for bad in exploded])
 
     def _evaluate(self) -> None:
-        loss, copies = self.evaluator.held_out().loss, self.evaluator.copies()
+        score, copies = self.evaluator.held_out(), self.evaluator.copies()
+        measured = {"loss": score.loss, **copies, **score.own}
         for k in self.living:
-            series = {"loss": [loss[k]]} | {name: [of[k]] for name, of in copies.items()}
+            series = {name: [of[k]] for name, of in measured.items()}
             self.emit[k]("metrics", steps=[self.step.done], series=series)
-        self.keeper.evaluated(self.step.done, loss, self.living)
+        self.keeper.evaluated(self.step.done, score.loss, self.living)
 
     def _finish(self) -> None:
         """End the living members: complete with their finals, or stopped."""

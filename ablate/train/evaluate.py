@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +21,7 @@ from ablate.evaluation import CHANCE, COPY_SHARE, LABELLED, Evaluation, copied, 
 from ablate.text import Tokens
 from ablate.text.frequencies import unigram_nats
 from ablate.train.loss import cross_entropy
+from ablate.train.own import OwnScore, own_metrics
 from ablate.train.step import Step
 from ablate.windows import WindowLosses
 
@@ -32,7 +33,8 @@ Final = tuple[str, float, Values]  # name; length factor, probe ratio or positio
 class Score:
     """Sums over scored tokens, float64 on the CPU: by position [K, T], and by window [K, W].
 
-    `unigram` is nats too, of a model that knows the frequencies of tokens alone.
+    `unigram` is nats too, of a model that knows the frequencies of tokens alone. `own` has the
+    metrics of the user's own.
     """
 
     nats: Tensor
@@ -42,6 +44,7 @@ class Score:
     unigram: Tensor
     window_nats: Tensor
     window_tokens: Tensor
+    own: Mapping[str, Values] = field(default_factory=dict)
 
     @property
     def loss(self) -> Values:
@@ -140,6 +143,7 @@ class Evaluator:
         )
         self.windows = gather(tokens.held_out, self.starts, n_ctx + 1).to(step.device)
         self.example = step.objective.test(self.windows)
+        self.own = own_metrics(evaluation.own_names, self.config, tokens.spelling, self.step.device)
         self.copy = self._copy_example(tokens)
         self.lengths = self._length_examples(tokens)
         self.passages = {
@@ -153,7 +157,7 @@ class Evaluator:
 
     def held_out(self) -> Score:
         """Return the score on held-out windows, which are the same at every point."""
-        self.latest = self._score(self._parts(self.example))
+        self.latest = self._score(self._parts(self.example), OwnScore(self.own, self.pack))
         return self.latest
 
     def copies(self) -> dict[str, Values]:
@@ -180,12 +184,14 @@ class Evaluator:
         """
         objective, latest = self.step.objective, self.latest
         if latest is None or len(self.final_starts) != len(self.starts):
-            latest = self._score(map(objective.test, *self._final_windows()))
+            parts = map(objective.test, *self._final_windows())
+            latest = self._score(parts, OwnScore(self.own, self.pack))
         finals: list[Final] = [
             ("loss", 0, latest.loss),
             ("bits_per_byte", 0, latest.bits_per_byte),
             ("accuracy", 0, latest.accuracy),
             ("unigram_loss", 0, latest.unigram_loss),
+            *((name, 0, values) for name, values in latest.own.items()),
         ]
         self.by_window = [self._by_block("loss", 0, latest)]
         finals += [(name, 0, loss) for name, loss in (self.latest_copy or self.copies()).items()]
@@ -296,9 +302,9 @@ class Evaluator:
         index = torch.arange(inputs.shape[-1], device=inputs.device)
         inside = index < lengths[..., None]
         if inside.all():
-            return self.step.model.features(inputs).float().mean(2)
+            return self.step.model.hidden(inputs).float().mean(2)
         # what fills a row up is a document of its own, which the text does not attend to
-        features = self.step.model.features(inputs, torch.where(inside, 0, lengths[..., None]))
+        features = self.step.model.hidden(inputs, torch.where(inside, 0, lengths[..., None]))
         return (features.float() * inside[..., None]).sum(2) / lengths[..., None]
 
     def _passages(self, metric: str, tokens: Tokens, sources: Mapping[str, str]) -> Passages:
@@ -333,22 +339,24 @@ class Evaluator:
         for first in range(0, example.inputs.shape[1], at_once):
             yield example.rows(first, at_once)
 
-    def _score(self, parts: Iterable[Example]) -> Score:
-        """Score every window of the parts of an example [K or 1, W, T]."""
+    def _score(self, parts: Iterable[Example], own: OwnScore | None = None) -> Score:
+        """Score every window of the parts of an example [K or 1, W, T], by `own` metrics too."""
         # sums stay on the device, so that the host does not wait for every part
         wide = torch.float32 if self.step.device.type == "mps" else torch.float64
         by_position: Tensor | float = 0.0
         by_window: list[Tensor] = []
         with self._quiet():
             for part in parts:
-                sums = self._sums(part.each(lambda tensor: tensor.expand(self.pack, -1, -1)))
+                whole = part.each(lambda tensor: tensor.expand(self.pack, -1, -1))
+                sums = self._sums(whole, own)
                 by_position = by_position + sums[0].to(wide)
                 by_window.append(sums[1])
                 self.advance()
         assert isinstance(by_position, Tensor)
-        return Score(*by_position.cpu().double(), *torch.cat(by_window, 2).cpu().double())
+        score = Score(*by_position.cpu().double(), *torch.cat(by_window, 2).cpu().double())
+        return replace(score, own=own.values(score.loss)) if own else score
 
-    def _sums(self, part: Example) -> tuple[Tensor, Tensor]:
+    def _sums(self, part: Example, own: OwnScore | None) -> tuple[Tensor, Tensor]:
         """Nats, hits, tokens, bytes and unigram nats, summed over windows: [5, K, T]; and nats and
         tokens, summed over positions: [2, K, W].
         """
@@ -356,6 +364,9 @@ class Evaluator:
         with self.step.autocast():
             logits = self.step.model.head(self.step.model.features(inputs, starts))
         loss, _ = cross_entropy(logits, targets)
+        if own:
+            given = {"logits": logits, "targets": targets, "losses": loss, "inputs": inputs}
+            own.add(given, weights > 0)
         hits = (logits.argmax(-1) == targets).to(loss.dtype)
         of_target = (self.byte_lengths[targets], self.unigram[targets])
         per_token = torch.stack(

@@ -32,7 +32,7 @@ class TextTokenizer:
         self.name = config.tokenizer
         self.mask = config.n_vocab - 1 if config.part("objective").masks else None
         n_vocab = config.n_vocab - (self.mask is not None)
-        has_text = content or config.tokenizer == "byte"
+        has_text = content or self.name == "byte" or tokenizers.is_own(self.name)
         self.inner = tokenizers.of_content(self.name, content, n_vocab) if has_text else None
         self.separator = tuple(self.inner.separator) if self.inner else ()
 

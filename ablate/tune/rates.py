@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.kinds import Run
 from ablate.plan import Decision, Plan
-from ablate.plan.tuning import WIDEST, ladder, rate, seeds
+from ablate.plan.tuning import seeds
 from ablate.store import Database, decisions
 from ablate.study import Study, Tune
 from ablate.tune.evidence import Stored, question_hash
@@ -88,7 +88,7 @@ def _evidence(
         "metric": study.metric,
         "goal": study.goal,
         "seeds": seeds(study),
-        "ladder": ladder(tune),
+        "ladder": tune.ladder,
         "rates": result.rates,
         # a list for each seed; null: diverged
         "values": [
@@ -96,22 +96,20 @@ def _evidence(
             for of_seed in zip(*(values[lr] for lr in result.rates), strict=True)
         ],
         # of the fitted curve at the chosen rate; null where all diverged
+        **({"step": _step(tune)} if tune.whole else {}),
         "fitted": None if result.cost is None else sign * result.cost,
         "at_edge": result.at_edge,
         "near_cliff": result.near_cliff,
-        "left_range": not ladder(tune)[0]
-        <= result.rates[0]
-        <= result.rates[-1]
-        <= ladder(tune)[-1],
+        "left_range": not tune.ladder[0] <= result.rates[0] <= result.rates[-1] <= tune.ladder[-1],
     }
 
 
 def _keys(study: Study, tune: Tune, run: Run) -> dict[float, list[str]]:
     """Rate → keys of its runs, one a tuning seed, of all rates that a search may try."""
-    quarters = range(-4 * WIDEST, 4 * (tune.points - 1 + WIDEST) + 1)
+    quarters = range(-4 * tune.down, 4 * (tune.points - 1 + tune.up) + 1)
     return {
         lr: [run.with_(seed=seed, **{tune.field: lr}).key for seed in seeds(study)]
-        for lr in (rate(tune, quarter / 4) for quarter in quarters)
+        for lr in (tune.rate(quarter / 4) for quarter in quarters)
     }
 
 
@@ -178,10 +176,11 @@ def search(tune: Tune, costs: Callable[[float], Sequence[float] | None]) -> Sear
     """Return the state of a search, replayed from its beginning.
 
     The search tries the ladder; while the rate of the lowest mean cost is at an end, one step
-    beyond that end, at most `WIDEST` times; then two rates half a step around the best; and, where
-    a cliff is next to them, two a quarter of a step around the best. The chosen rate is that of the
-    lowest cost on a curve fitted to all seeds and rates (see `ablate.stats.selection`). Where a run
-    diverged at every rate, it is the lowest rate. The same costs give the same search.
+    beyond that end, at most `tune.down` or `tune.up` times; then two rates half a step around the
+    best; and, where a cliff is next to them, two a quarter of a step around the best. The chosen
+    rate is that of the lowest cost on a curve fitted to all seeds and rates (see
+    `ablate.stats.selection`). Where a run diverged at every rate, it is the lowest rate. The same
+    costs give the same search.
 
     Args:
         tune: The study's [tune].
@@ -194,14 +193,18 @@ def search(tune: Tune, costs: Callable[[float], Sequence[float] | None]) -> Sear
     study = optuna.create_study(direction="minimize")
     low, high = 0, tune.points - 1
     ends = optuna.distributions.FloatDistribution(
-        rate(tune, low - WIDEST), rate(tune, high + WIDEST), log=True
+        tune.rate(low - tune.down), tune.rate(high + tune.up), log=True
     )
     rungs: Sequence[float] = range(tune.points)
     nearer = [0.5, 0.25]
     near_cliff = False
+    known: set[float] = set()
     while True:
+        # between neighbouring whole numbers there is none
+        rungs = [rung for rung in rungs if tune.rate(rung) not in known]
+        known |= set(map(tune.rate, rungs))
         for rung in rungs:
-            study.enqueue_trial({"lr": rate(tune, rung)}, user_attrs={"rung": rung})
+            study.enqueue_trial({"lr": tune.rate(rung)}, user_attrs={"rung": rung})
         for trial in [study.ask({"lr": ends}) for _ in rungs]:
             if (values := costs(trial.params["lr"])) is not None:
                 study.tell(trial, fmean(values))
@@ -211,9 +214,9 @@ def search(tune: Tune, costs: Callable[[float], Sequence[float] | None]) -> Sear
             return Search(rates, None)
         best = min(trials, key=_order)
         rung = best.user_attrs["rung"]
-        if rung == low > -WIDEST:
+        if rung == low > -tune.down:
             rungs = [low := low - 1]
-        elif rung == high < tune.points - 1 + WIDEST:
+        elif rung == high < tune.points - 1 + tune.up:
             rungs = [high := high + 1]
         elif best.value == math.inf:
             return Search(rates, best.params["lr"], None, rung in (low, high))
@@ -238,14 +241,18 @@ def _fitted(
 
     from ablate.stats import selection  # loads scipy, which no study needs before its ladder ended
 
-    step = math.log(tune.high / tune.low) / (tune.points - 1)
     table = np.array([costs(lr) for lr in rates], float).T
-    curve = selection.fit(np.log(rates), table, step)
+    curve = selection.fit(np.log(rates), table, _step(tune))
     parts = range(round((rung - 1) * FINEST), round((rung + 1) * FINEST) + 1)
-    candidates = [rate(tune, part / FINEST) for part in parts]
+    candidates = [tune.rate(part / FINEST) for part in parts]
     at = int(selection.choose(curve, np.log(candidates)))
     cost = float(selection.expected(curve, np.log(candidates))[at])
     return candidates[at], cost, bool(selection.near_cliff(curve))
+
+
+def _step(tune: Tune) -> float:
+    """Return the log ratio of neighbouring rates of the ladder, before they are rounded."""
+    return math.log(tune.high / tune.low) / (tune.points - 1)
 
 
 def _order(trial: optuna.trial.FrozenTrial) -> tuple[float, float]:

@@ -1,0 +1,196 @@
+"""Metrics of a user's own: means over scored tokens of held-out text, measured with the loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ablate.code import place
+from ablate.config import RunConfig
+from ablate.errors import AblateError
+from ablate.metrics import GIVEN, METRICS, ONCE, Metric, asked_for
+from ablate.train.loss import cross_entropy
+
+TRIED = (2, 3)  # windows of random tokens that a metric is tried with
+
+
+class OwnMetric:
+    """One metric, for runs of one configuration.
+
+    A function is called with what it asks for of `ablate.metrics.GIVEN`, of one run and W windows:
+    logits [W, T, V] float32 or float64, targets [W, T] int64, losses [W, T] in nats and inputs
+    [W, T] int64. It returns numbers [W, T], or [W, T, S]. A token for which it returns NaN does not
+    count.
+
+    Args:
+        row: The metric.
+        config: The run.
+        spelling: Bytes of each token; None if unknown.
+
+    Raises:
+        AblateError: It cannot be constructed.
+    """
+
+    def __init__(self, row: Metric, config: RunConfig, spelling: Sequence[bytes] | None) -> None:
+        self.row = row
+        made = row.made
+        if isinstance(made, type):
+            given = {"config": config, "spelling": spelling}
+            try:
+                made = made(**{name: given[name] for name in asked_for(made, ONCE)})
+            except Exception as error:
+                raise self._failed(error) from error
+        self._value = getattr(made, "value", None)
+        self._tokens = made if made is row.made else made.tokens
+        self._asked = asked_for(self._tokens, GIVEN)
+
+    def sums(self, given: Mapping[str, Tensor], scored: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of each number over the tokens that count, and how many do: [S] each.
+
+        Args:
+            given: By the names of `ablate.metrics.GIVEN`.
+            scored: Whether each token is scored, [W, T].
+
+        Raises:
+            AblateError: It fails, or returns something else than numbers of each token.
+        """
+        try:
+            found: Any = self._tokens(**{name: given[name] for name in self._asked})
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise self._failed(error) from error
+        windows, length = scored.shape
+        most = 2 if self._value is None else 3
+        if (
+            not isinstance(found, Tensor)
+            or found.shape[:2] != scored.shape
+            or not 2 <= found.ndim <= most
+        ):
+            shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise AblateError(
+                f"metric {self.row.name!r} returns {shape} for W = {windows} windows of T ="
+                f" {length} tokens: expected a number for each token, [W, T]"
+                + (", or several, [W, T, S]" if most == 3 else "")
+            )
+        numbers = found.reshape(windows * length, -1)
+        numbers = numbers if numbers.dtype == torch.float64 else numbers.float()
+        counts = scored.reshape(-1, 1) & ~numbers.isnan()
+        wide = torch.float32 if numbers.device.type == "mps" else torch.float64
+        return numbers.where(counts, 0).sum(0, dtype=wide), counts.sum(0)
+
+    def value(self, sums: Tensor, counts: Tensor) -> float:
+        """Return the metric of the sums over all tokens.
+
+        Raises:
+            AblateError: No token counts, or the metric's own `value` fails.
+        """
+        if not (counts > 0).all():
+            raise AblateError(
+                f"metric {self.row.name!r}: no scored token of the held-out text counts, since it"
+                " is NaN for all of them; read more text: [eval] tokens"
+            )
+        means = (sums / counts).float()
+        try:
+            return float(means[0] if self._value is None else self._value(means))
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def tried(self, config: RunConfig, device: torch.device | str) -> None:
+        """Measure random logits, so that a metric which does not work fails before training.
+
+        Raises:
+            AblateError: As for `sums`.
+        """
+        for windows in TRIED:
+            given = random_tokens(config, windows, device)
+            self.sums(given, torch.ones_like(given["targets"], dtype=torch.bool))
+
+    def _failed(self, error: Exception) -> AblateError:
+        said = " ".join(str(error).split())[:200]
+        where = place(error, [self.row.origin.rpartition("@")[0]])
+        return AblateError(
+            f"metric {self.row.name!r}{f' ({where})' if where else ''}: {type(error).__name__}"
+            + (f": {said}" if said else "")
+        )
+
+
+class OwnScore:
+    """Sums of all metrics of a user's own, for the members of a pack.
+
+    Args:
+        metrics: The metrics.
+        pack: Number of members.
+    """
+
+    def __init__(self, metrics: Sequence[OwnMetric], pack: int) -> None:
+        self._metrics, self._pack = metrics, pack
+        self._sums: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+
+    def add(self, given: Mapping[str, Tensor], scored: Tensor) -> None:
+        """Add windows; those of a member that has diverged are left out.
+
+        Args:
+            given: By the names of `ablate.metrics.GIVEN`, [K, W, T, …] each.
+            scored: Whether each token is scored, [K, W, T].
+        """
+        for k in range(self._pack if self._metrics else 0):
+            if not given["losses"][k][scored[k]].isfinite().all():
+                continue
+            mine = {name: of[k] for name, of in given.items()}
+            if mine["logits"].dtype != torch.float64:
+                mine["logits"] = mine["logits"].float()
+            for one in self._metrics:
+                more = one.sums(mine, scored[k])
+                before = self._sums.get((one.row.name, k))
+                self._sums[one.row.name, k] = (
+                    more if before is None else (before[0] + more[0], before[1] + more[1])
+                )
+
+    def values(self, losses: Sequence[float]) -> dict[str, list[float]]:
+        """Return metric → value of each member; NaN for one whose loss is not finite.
+
+        Raises:
+            AblateError: As for `OwnMetric.value`.
+        """
+        return {
+            one.row.name: [
+                one.value(*self._sums[one.row.name, k]) if math.isfinite(loss) else math.nan
+                for k, loss in enumerate(losses)
+            ]
+            for one in self._metrics
+        }
+
+
+def own_metrics(
+    names: Sequence[str],
+    config: RunConfig,
+    spelling: Sequence[bytes] | None,
+    device: torch.device | str,
+) -> list[OwnMetric]:
+    """Return the metrics of these names, each tried.
+
+    Raises:
+        AblateError: One does not work.
+    """
+    made = [OwnMetric(METRICS[name], config, spelling) for name in names]
+    for one in made:
+        one.tried(config, device)
+    return made
+
+
+def random_tokens(config: RunConfig, windows: int, device: torch.device | str) -> dict[str, Tensor]:
+    """Return what a metric may ask for, of random logits and tokens."""
+    generator = torch.Generator().manual_seed(windows)
+    shape = windows, config.n_ctx
+    logits = torch.randn(*shape, config.n_vocab, generator=generator)
+    text = config.n_vocab - config.part("objective").special_tokens  # targets are never [MASK]
+    inputs, targets = (torch.randint(text, shape, generator=generator).to(device) for _ in range(2))
+    dtype = getattr(torch, config.part("precision").dtype)
+    logits = logits.to(device, dtype)
+    losses, _ = cross_entropy(logits, targets)
+    return {"logits": logits, "targets": targets, "losses": losses, "inputs": inputs}

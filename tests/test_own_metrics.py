@@ -1,0 +1,471 @@
+"""Metrics and tokenizers of a user's own, from the file to the report; references are by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import train_helpers
+from cli_helpers import Run
+
+from ablate import metrics, outside, text
+from ablate.code import of_text
+from ablate.components import CATALOGUE
+from ablate.config import RunConfig
+from ablate.errors import AblateError
+from ablate.evaluation import Evaluation
+from ablate.plan import plan
+from ablate.study.parse import parse
+from ablate.text import corpora, tokenizers
+from ablate.text.tokenizers import Library
+from ablate.train.evaluate import Evaluator
+from ablate.train.meter import SERIES
+from ablate.train.step import Step
+from ablate.trying import tried, tried_metric
+
+METRICS = """
+import torch
+from ablate import metric
+
+@metric("top3", goal="higher", unit="share", meaning="targets among the three likeliest tokens")
+def top3(logits, targets):
+    return (logits.topk(3).indices == targets[..., None]).any(-1).float()
+
+@metric("repeat_loss", goal="lower", unit="nats per token", meaning="loss on earlier tokens again")
+def repeat_loss(losses, inputs, targets):
+    seen = (inputs[:, None] == targets[..., None]).tril().any(-1)
+    return losses.where(seen, torch.nan)
+
+@metric("even_loss", goal="lower", meaning="loss on tokens of which the first byte is even")
+class EvenLoss:
+    def __init__(self, spelling):
+        self.even = torch.tensor([token[0] % 2 == 0 for token in spelling])
+    def tokens(self, losses, targets):
+        return losses.where(self.even[targets], torch.nan)
+
+@metric("calibration", goal="lower", meaning="expected calibration error in 10 bins")
+class Calibration:
+    def tokens(self, logits, targets):
+        sure, guess = logits.softmax(-1).max(-1)
+        bins = torch.nn.functional.one_hot((10 * sure).long().clamp(max=9), 10)
+        return bins * (sure - (guess == targets).float())[..., None]
+    def value(self, means):
+        return means.abs().sum()
+"""
+NAMES = ("top3", "repeat_loss", "even_loss", "calibration")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    yield
+    outside.use(())
+    assert "top3" not in metrics.METRICS and not CATALOGUE["tokenizer"].names
+
+
+def trained(configs: list[RunConfig], final_tokens: int = 0) -> tuple[Step, Evaluator]:
+    tokens = train_helpers.text()
+    outside.use([of_text("own.py", METRICS)])
+    step = Step(configs, tokens, "cpu")
+    step.run(20, lambda: False)
+    asked = Evaluation(tokens=192, own=outside.measured(), final_tokens=final_tokens or None)
+    return step, Evaluator(step, configs, asked, tokens)
+
+
+def by_hand(logits: np.ndarray, inputs: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+    """The metrics of logits [W, T, V], token by token."""
+    p = torch.from_numpy(logits).double().softmax(-1).numpy()
+    nats, top, repeated, even, bins = [], [], [], [], np.zeros(10)
+    for w, t in np.ndindex(*targets.shape):
+        target, row = targets[w, t], p[w, t]
+        nats.append(-math.log(row[target]))
+        top.append((row > row[target]).sum() < 3)
+        repeated.append(target in inputs[w, : t + 1])
+        even.append((65 + target) % 2 == 0)
+        bins[min(9, int(10 * row.max()))] += row.max() - (row.argmax() == target)
+    loss = np.array(nats)
+    return {
+        "top3": float(np.mean(top)),
+        "repeat_loss": float(loss[np.array(repeated)].mean()),
+        "even_loss": float(loss[np.array(even)].mean()),
+        "calibration": float(np.abs(bins).sum() / loss.size),
+    }
+
+
+def test_values_are_those_worked_token_by_token_for_each_member_of_a_pack() -> None:
+    configs = [train_helpers.config(seed=seed, lr=lr) for seed, lr in ((1, 1e-3), (2, 2e-2))]
+    step, evaluator = trained(configs)
+    score = evaluator.held_out()
+    finals = {name: values for name, at, values in evaluator.finals() if at == 0}
+    windows = evaluator.windows
+    with torch.no_grad():
+        logits = step.model(windows[None, :, :-1].expand(2, -1, -1)).numpy()
+    inputs, targets = windows[:, :-1].numpy(), windows[:, 1:].numpy()
+    for k in range(2):
+        for name, value in by_hand(logits[k], inputs, targets).items():
+            assert score.own[name][k] == pytest.approx(value, rel=1e-5), name
+            assert finals[name][k] == score.own[name][k]
+    assert finals["top3"][0] != finals["top3"][1]
+
+
+def test_finals_read_the_tokens_of_the_final_loss() -> None:
+    _, evaluator = trained([train_helpers.config()], final_tokens=384)
+    point = evaluator.held_out()
+    finals = {name: values[0] for name, at, values in evaluator.finals() if at == 0}
+    assert finals["repeat_loss"] != point.own["repeat_loss"][0]
+    other = Evaluation(tokens=384, own=evaluator.evaluation.own)
+    tokens = train_helpers.text()
+    again = Evaluator(evaluator.step, [train_helpers.config()], other, tokens).held_out()
+    assert finals["repeat_loss"] == pytest.approx(again.own["repeat_loss"][0], rel=1e-6)
+
+
+def test_only_hidden_tokens_count_for_a_masked_model() -> None:
+    config = train_helpers.config(objective="masked", mask_ratio=0.25)
+    step, evaluator = trained([config])
+    score = evaluator.held_out()
+    inputs, targets, weights, _ = evaluator.example
+    with torch.no_grad():
+        logits = step.model(inputs)[0].double()
+    nats = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), reduction="none"
+    )
+    counts = (weights.flatten() > 0) & ((65 + targets.flatten()) % 2 == 0)
+    assert score.own["even_loss"][0] == pytest.approx(nats[counts].mean().item(), rel=1e-5)
+
+
+def test_a_member_that_diverges_takes_no_other_with_it() -> None:
+    configs = [train_helpers.config(seed=seed) for seed in (1, 2)]
+    step, evaluator = trained(configs)
+    with torch.no_grad():
+        for parameter in step.model.parameters():
+            parameter[1] = torch.nan
+    own = evaluator.held_out().own
+    assert all(math.isfinite(own[name][0]) and math.isnan(own[name][1]) for name in NAMES)
+
+
+def test_a_metric_for_which_no_token_counts_is_named() -> None:
+    tokens = dataclasses.replace(train_helpers.text(), held_out=np.zeros(400, np.uint8))
+    _, evaluator = trained([train_helpers.config()])
+    asked = evaluator.evaluation
+    with pytest.raises(AblateError, match="'even_loss': no scored token"):
+        Evaluator(evaluator.step, [train_helpers.config()], asked, tokens).held_out()
+
+
+def test_what_runs_record_has_no_second_meaning() -> None:
+    assert set(SERIES) <= set(metrics.RECORDED)
+
+
+# -- a study ---------------------------------------------------------------------------------------
+
+STUDY = """
+name = "mine"
+question = "Which norm copies better?"
+metric = "repeat_loss"
+use = ["my_metrics.py"]
+seeds = 2
+[base]
+n_layer = 1
+d_model = 16
+n_head = 2
+n_ctx = 32
+batch_tokens = 256
+tokens = "5K"
+lr = 1e-2
+[factors]
+norm_kind = ["layernorm", "rmsnorm"]
+[eval]
+points = 2
+tokens = "1K"
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_metric_decides_a_study(ablate: Run, tmp_path: Path) -> None:
+    file = tmp_path / "my_metrics.py"
+    file.write_text(METRICS)
+    (tmp_path / "mine.toml").write_text(STUDY)
+    assert ablate("check", "my_metrics.py")[0] == 0
+    assert "mine: 4 complete" in ablate("run", "mine.toml")[1]
+    with sqlite3.connect("results/ablate.db") as connection:
+        rows = connection.execute(
+            "SELECT final.run_id, final.value, metric.value FROM final JOIN metric ON metric.run_id"
+            " = final.run_id JOIN series ON series.id = series_id AND series.name = final.name"
+            " WHERE final.name = 'repeat_loss' ORDER BY 1, step"
+        ).fetchall()
+        ((goal, kept),) = connection.execute("SELECT goal, text FROM study, code")
+        keys = connection.execute("SELECT key FROM run ORDER BY key").fetchall()
+    assert len(rows) == 8 and all(final == last for _, final, last in rows[1::2])  # curve and final
+    assert goal == "min" and kept == METRICS
+
+    # an edited metric measures again; the runs are the same ones
+    file.write_text(
+        METRICS.replace("losses.where(seen, torch.nan)", "2 * losses.where(seen, torch.nan)")
+    )
+    for command in ("status", "plan"):
+        out = " ".join(ablate(command, "mine.toml")[1].split())
+        assert "my_metrics.py is another version now" in out and "4 runs of" in out, command
+    assert "mine: 4 complete" in ablate("run", "mine.toml")[1]
+    with sqlite3.connect("results/ablate.db") as connection:
+        again = dict(
+            connection.execute("SELECT run_id, value FROM final WHERE name = 'repeat_loss'")
+        )
+        assert connection.execute("SELECT key FROM run ORDER BY key").fetchall() == keys
+    assert [again[run] for run, *_ in rows[::2]] == pytest.approx([2 * row[1] for row in rows[::2]])
+    assert "another version" not in ablate("status", "mine.toml")[1]
+
+    # readers need no file
+    file.unlink()
+    outside.use(())
+    code, out, _ = ablate("report", "mine")
+    page = (tmp_path / "results" / "mine" / "report.md").read_text().replace("\\", "")
+    assert code == 0 and "repeat loss (nats per token) (loss on earlier tokens again)" in page
+    shutil.copy("results/ablate.db", "other.db")
+    for command in (("db", "merge", "other.db"), ("db", "check"), ("analyse", "mine")):
+        assert ablate(*command)[0] == 0, command
+    assert "repeat_loss" not in metrics.METRICS
+
+
+def of_study(folder: Path, study: str = STUDY) -> Any:
+    return plan(parse(study, folder / "mine.toml"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("losses.where(seen, torch.nan)", "losses.mean()", ["'repeat_loss'", "[]", "[W, T]"]),
+        ("losses.where(seen, torch.nan)", "losses / 0 + 1 / 0", ["line 12", "ZeroDivisionError"]),
+        ("(losses, inputs, targets)", "(loss, targets)", ["'loss'", "did you mean 'losses'"]),
+        ('goal="lower", unit', 'goal="min", unit', ["'min'", "lower, higher"]),
+        ('"repeat_loss"', '"accuracy"', ["my_metrics.py: metric 'accuracy'", "ablate", "rename"]),
+        ('"repeat_loss"', '"train_loss"', ["'train_loss'", "rename"]),
+        ('"repeat_loss"', '"repeat loss"', ["letters, digits and underscores"]),
+        ('"top3"', '"repeat_loss"', ["'repeat_loss'", "my_metrics.py", "rename"]),
+        ('meaning="loss on earlier tokens again"', 'meaning=""', ["meaning is missing"]),
+        ("def tokens(self, losses", "def token(self, losses", ["'even_loss'", "no method tokens"]),
+        ("(self, spelling)", "(self, words)", ["'words'", "config, spelling"]),
+        ("for token in spelling", "for token in speling", ["'even_loss'", "NameError"]),
+        ('"repeat_loss"', '"repeats"', ["unknown metric 'repeat_loss'", "mean 'repeats'"]),
+    ],
+)
+def test_a_metric_that_does_not_serve_is_one_line(
+    old: str, new: str, said: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "my_metrics.py").write_text(METRICS.replace(old, new))
+    with pytest.raises(AblateError) as error:
+        of_study(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path / 'mine.toml'}, line ")
+    assert all(word in str(error.value) for word in said), str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_metric_of_tokens_does_not_compare_tokenizers(tmp_path: Path) -> None:
+    (tmp_path / "my_metrics.py").write_text(METRICS)
+    study = STUDY.replace('norm_kind = ["layernorm", "rmsnorm"]', 'tokenizer = ["byte", "bpe:300"]')
+    with pytest.raises(AblateError, match="'repeat_loss' cannot be compared where tokenizer"):
+        of_study(tmp_path, study)
+
+
+@pytest.mark.parametrize(
+    ("returned", "failed"),
+    [
+        ("losses", set()),
+        ("losses - losses.mean()", {"windows"}),
+        ("losses * torch.rand(())", {"determinism", "windows"}),
+        ("losses[0]", {"shapes"}),
+    ],
+)
+def test_trials_of_a_metric(returned: str, failed: set[str]) -> None:
+    code = 'import torch\nfrom ablate import metric\n@metric("own", goal="lower", meaning="x")\n'
+    outside.use([of_text("own.py", f"{code}def own(losses):\n    return {returned}\n")])
+    found = tried_metric(metrics.METRICS["own"])
+    assert {one.what for one in found if one.verdict == "FAILED"} == failed
+
+
+# -- tokenizers ------------------------------------------------------------------------------------
+
+TOKENIZERS = """
+from ablate import level
+
+@level("tokenizer", "own_bytes", meaning="bytes")
+class Bytes:
+    n_vocab = 256
+    def encode(self, text):
+        return list(text.encode())
+    def decode(self, tokens):
+        return bytes(tokens)
+
+@level("tokenizer", "words", meaning="frequent words, else bytes")
+class Words:
+    words = [" the", " and", " to", " of"]
+    n_vocab = 257 + len(words)
+    end = 256
+    def encode(self, text):
+        for number, word in enumerate(self.words):
+            text = text.replace(word, chr(0xE000 + number))
+        found = []
+        for letter in text:
+            private = 0 <= ord(letter) - 0xE000 < len(self.words)
+            found += [257 + ord(letter) - 0xE000] if private else letter.encode()
+        return found
+    def decode(self, tokens):
+        spelled = [bytes([k]) for k in range(256)] + [b"", *(w.encode() for w in self.words)]
+        return b"".join(spelled[token] for token in tokens)
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_tokens_are_those_of_encode(cache: Path) -> None:
+    outside.use([of_text("own.py", TOKENIZERS)])
+    (cache / "a.txt").write_text("The cat and the dog of the house went to the end. " * 40)
+    corpus = corpora.find("a.txt", cache)
+    byte, own, words = (
+        text.of(corpus, tokenizers.describe(name, corpus, cache))
+        for name in ("byte", "own_bytes", "words")
+    )
+    np.testing.assert_array_equal(own.train, byte.train)
+    assert own.separator == byte.separator == (12,) and words.separator == (256,)
+    assert own.spelling == byte.spelling and words.spelling is not None
+    spelled = b"".join(words.spelling[token] for token in words.train)
+    assert spelled == bytes(byte.train[:-1]) and len(words.train) < 0.8 * len(byte.train)
+    assert words.train.dtype == np.uint16 and words.train[-1] == 256
+
+    # an edited file has other tokens: another hash, in the cache and in the key of a run
+    before = tokenizers.describe("words", corpus, cache)
+    outside.use([of_text("own.py", TOKENIZERS.replace('" to", " of"', '" to", " do"'))])
+    after = tokenizers.describe("words", corpus, cache)
+    assert before.hash != after.hash
+    assert not np.array_equal(text.of(corpus, after).train, words.train)
+    with pytest.raises(AblateError, match="'words' has changed"):
+        tokenizers.open("words", before.hash, iter(()), 0)
+
+
+def test_a_tokenizer_of_the_library_behind_the_hook_makes_its_tokens(cache: Path) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import ByteLevel
+    from tokenizers.trainers import BpeTrainer
+
+    made = Tokenizer(BPE())
+    made.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    words = "the cat and the dog went to the house"
+    made.train_from_iterator(
+        [words],
+        BpeTrainer(vocab_size=300, initial_alphabet=ByteLevel.alphabet(), show_progress=False),
+    )
+    made.save(str(cache / "tokenizer.json"))
+    hook = f"""
+from ablate import level
+from tokenizers import Tokenizer
+
+@level("tokenizer", "library", meaning="of the library")
+class Own:
+    def __init__(self):
+        self.made = Tokenizer.from_file({str(cache / "tokenizer.json")!r})
+        self.n_vocab = self.made.get_vocab_size()
+    def encode(self, text):
+        return self.made.encode(text).ids
+    def decode(self, tokens):
+        return self.made.decode(tokens)
+"""
+    outside.use([of_text("own.py", hook)])
+    own = tokenizers.Own(CATALOGUE["tokenizer"]["library"])
+    pieces = [b"the house", b" went and went"]
+    assert own.encode(pieces) == Library(cache / "tokenizer.json").encode(pieces)
+
+
+WITH_TOKENIZERS = (
+    STUDY.replace("my_metrics.py", "my_tokenizers.py")
+    .replace("repeat_loss", "bits_per_byte")
+    .replace('norm_kind = ["layernorm", "rmsnorm"]', 'tokenizer = ["byte", "own_bytes", "words"]')
+)
+
+
+@pytest.mark.timeout(300)
+def test_a_tokenizer_is_a_level_of_a_study(ablate: Run, tmp_path: Path) -> None:
+    file = tmp_path / "my_tokenizers.py"
+    file.write_text(TOKENIZERS)
+    (tmp_path / "mine.toml").write_text(WITH_TOKENIZERS)
+    assert ablate("check", "my_tokenizers.py")[0] == 0
+    _, out, error = ablate("run", "mine.toml")
+    assert "mine: 6 complete" in out, error
+    with sqlite3.connect("results/ablate.db") as connection:
+        rows = connection.execute(
+            "SELECT cell, seed, key, loss, bits_per_byte, code FROM runs ORDER BY cell, seed"
+        ).fetchall()
+    byte, own, words = rows[:2], rows[2:4], rows[4:]
+    assert [row[3:5] for row in byte] == [row[3:5] for row in own]  # the same tokens
+    assert not {row[2] for row in byte} & {row[2] for row in own}
+    assert all("my_tokenizers.py@" in row[5] for row in (*own, *words))
+    assert [json.loads(row[5]) for row in byte] == [[], []]
+    file.unlink()
+    outside.use(())
+    assert ablate("report", "mine")[0] == 0
+    page = (tmp_path / "results" / "mine" / "report.md").read_text().replace("\\", "")
+    assert "frequent words, else bytes" in page
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("list(text.encode())", "text + 1", ["line 8", "TypeError"]),
+        ("list(text.encode())", "[300]", ["300", "n_vocab - 1 = 255"]),
+        ("list(text.encode())", "[text]", ["whole number"]),
+        ("    n_vocab = 256\n", "", ["'own_bytes' has no n_vocab", "encode, decode, n_vocab"]),
+        ("n_vocab = 256", "n_vocab = 1", ["n_vocab = 1"]),
+        ("return bytes(tokens)", "return tokens", ["decode returns list"]),
+        (
+            "def decode(self, tokens):\n        return bytes",
+            "def x(self, t):\n        return t",
+            [],
+        ),
+        ("def encode(self, text):\n        return list", "def x(self, t):\n        return t", []),
+        ('"own_bytes"', '"byte"', ["byte, bpe, tokens"]),
+        ('"own_bytes"', '"own-bytes"', ["letters, digits and underscores"]),
+        ('"own_bytes"', '"own"', ["unknown tokenizer 'own_bytes'", "words"]),
+        ("n_vocab = 256\n", "def __init__(self, d_model): ...\n", ["'d_model'", "given nothing"]),
+        ("n_vocab = 256\n", "fields = (1,)\n", ["my_tokenizers.py, line 4"]),
+    ],
+)
+def test_a_tokenizer_that_does_not_serve_is_one_line(
+    old: str, new: str, said: list[str], cache: Path
+) -> None:
+    (cache / "my_tokenizers.py").write_text(TOKENIZERS.replace(old, new, 1))
+    with pytest.raises(AblateError) as error:
+        of_study(cache, WITH_TOKENIZERS)
+    assert str(error.value).startswith(f"{cache / 'mine.toml'}, line ")
+    assert all(word in str(error.value) for word in said), str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_trials_of_a_tokenizer() -> None:
+    lossy = TOKENIZERS.replace("list(text.encode())", "list(text.lower().encode())")
+    outside.use([of_text("own.py", lossy)])
+    verdicts = {
+        name: {one.what for one in tried(CATALOGUE["tokenizer"][name]) if one.verdict != "ok"}
+        for name in ("own_bytes", "words")
+    }
+    assert verdicts == {"own_bytes": {"round trip"}, "words": set()}
+
+
+def test_documents_are_told_apart_by_a_token_of_ones_own(cache: Path) -> None:
+    (cache / "my_tokenizers.py").write_text(TOKENIZERS.replace("    end = 256\n", ""))
+    study = WITH_TOKENIZERS.replace("lr = 1e-2", 'lr = 1e-2\ndocument_mask = "attention"')
+    assert of_study(cache, study).cells  # U+000C is one token
+    (cache / "my_tokenizers.py").write_text(
+        TOKENIZERS.replace("list(text.encode())", "[b for b in text.encode() for _ in (1, 2)]")
+    )
+    with pytest.raises(AblateError, match="'own_bytes' ends a document with 2 tokens; give it"):
+        of_study(cache, study)
