@@ -118,6 +118,13 @@ def test_a_loaded_masked_model_has_the_held_out_loss_of_its_evaluation(db: str, 
     assert loss == pytest.approx(curve, abs=1e-5) and model.about.loss == curve
 
 
+def test_a_tokenizer_of_the_users_own_comes_with_the_weights(db: str) -> None:
+    model = ablate.load_model(run_of(db, "spelt"), db)
+    assert model.tokenizer.encode("Emma") == [255 - byte for byte in b"Emma"]
+    assert model.tokenizer.decode(model.tokenizer.encode("Emma")) == "Emma"
+    assert sample(model, "Emma", tokens=3).startswith("Emma")
+
+
 def test_a_document_mask_holds_in_a_loaded_model(db: str) -> None:
     """What stands before the end of a document has no influence on what follows."""
     model = ablate.load_model(run_of(db, "pieces"), db)

@@ -28,6 +28,14 @@ class OwnCausal(Causal):
 def squared_relu(x):
     return torch.relu(x) ** 2
 
+@level("tokenizer", "backwards", meaning="bytes, counted from the end")
+class Backwards:
+    n_vocab = 256
+    def encode(self, text):
+        return [255 - byte for byte in text.encode()]
+    def decode(self, tokens):
+        return bytes(255 - token for token in tokens)
+
 class Bigram(nn.Module):
     """Logits of the next token by the last one alone."""
 
@@ -67,6 +75,7 @@ gpt2 = {{ position = "learned", activation = "gelu-tanh", tie_embeddings = "tied
 neox = {{ topology = "parallel", precision = "float32" }}
 llama = {{ norm_kind = "rmsnorm", activation = "swiglu", n_kv_head = 1, bias = "none" }}
 own = {{ activation = "squared-relu", attention = "own-causal" }}
+spelt = {{ tokenizer = "backwards" }}
 whole = {{ architecture = "parts.py:Bigram" }}
 pieces = {{ tokenizer = "bpe:300", document_mask = "attention" }}
 """
