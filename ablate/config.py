@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from ablate import code
 from ablate.components import CATALOGUE, Component, Field
+from ablate.components.catalogue import CROSSES
 from ablate.errors import AblateError, unknown, written
 
 NUMERICS = 1  # increased whenever the mathematics or a default changes: part of every run's key
@@ -66,6 +67,7 @@ class RunConfig(BaseModel):
     norm: Choice = "pre"
     norm_kind: Choice = "layernorm"
     n_layer: int = Limits(4, ge=1, le=1024)
+    n_layer_encoder: int = Limits(0, ge=0, le=1024)  # 0: n_layer
     d_model: int = Limits(128, ge=1, le=65536)
     d_mlp: int = Limits(0, ge=0, le=1 << 24)  # 0: by the activation's rule, filled in on validation
     mlp: Choice = "dense"
@@ -76,7 +78,9 @@ class RunConfig(BaseModel):
     dropout: float = Limits(0.0, ge=0, lt=1)
 
     mixer: Choice = "attention"
+    rnn_cell: Choice = "gru"
     attention: Choice = "causal"  # by default causal for causal models, full for masked ones
+    encoder_attention: Choice = "full"
     document_mask: Choice = "none"
     n_head: int = Limits(4, ge=1, le=4096)
     n_kv_head: int = Limits(0, ge=0, le=4096)  # 0: n_head
@@ -138,6 +142,8 @@ class RunConfig(BaseModel):
         def has_meaning(name: str) -> bool:
             if name == "head_combine" and single_head:
                 return False  # a single head's sum is its concatenation
+            if name in ("n_head", "n_kv_head", "d_head") and level("mixer") == "rnn":
+                return level("architecture") in CROSSES  # else the model has no heads
             needs = CATALOGUE[name].needs
             if name in implied or not needs:
                 return True
@@ -186,6 +192,8 @@ class RunConfig(BaseModel):
                     f" of {_divisors(self.d_model)}, or give d_head"
                 )
             put("d_head", self.d_model // self.n_head)
+        if self.part("architecture").encodes and not self.n_layer_encoder:
+            put("n_layer_encoder", self.n_layer)
         if not self.n_kv_head:
             put("n_kv_head", self.n_head)
         if self.n_head % self.n_kv_head:

@@ -30,10 +30,10 @@ def n_scored(n_ctx: int) -> int:
 def copied(config: RunConfig) -> int:
     """Return the tokens of half a sequence of the copy probe; 0 where a run has no such probe.
 
-    A masked model sees both halves, and a half of one token has no target.
+    A masked model sees both halves, a half of one token has no target, and a pair has no halves.
     """
-    half = config.n_ctx // 2
-    return half if half > 1 and not config.part("objective").masks else 0
+    half, objective = config.n_ctx // 2, config.part("objective")
+    return half if half > 1 and not (objective.masks or objective.pairs) else 0
 
 
 class Probe(BaseModel):
@@ -99,6 +99,15 @@ class Evaluation(BaseModel):
         Probe(),
         description="masking under which masked models are compared, the same for every arm",
     )
+    decoded: int = Field(
+        256, ge=1, le=10**6, description="held-out pairs whose targets are decoded at the end"
+    )
+    beams: tuple[int, ...] = Field(
+        (1, 4),
+        min_length=1,
+        max_length=8,
+        description="widths of the beam by which targets are decoded; 1 is greedy",
+    )
     downstream: tuple[str, ...] = Field(
         (), description="linear probes on frozen features, by the name of their metric"
     )
@@ -117,11 +126,11 @@ class Evaluation(BaseModel):
     def contexts(self, config: RunConfig) -> dict[float, int]:
         """Return length factor → tokens of context, for the lengths that the run is defined for.
 
-        It is empty where only n_ctx is asked for.
+        It is empty where only n_ctx is asked for, and for pairs, whose rows have one length.
         """
         lengths = (
             {}
-            if self.lengths == (1.0,)
+            if self.lengths == (1.0,) or config.part("objective").pairs
             else {factor: round(factor * config.n_ctx) for factor in self.lengths}
         )
         limit = config.longest_context
@@ -153,7 +162,7 @@ class Evaluation(BaseModel):
         each, final = min(self.tokens, held_out), min(self.n_final, held_out)
         masked = config.part("objective").masks
         passes = self.points + sum(self.contexts(config)) + (1 if masked else 0)
-        passes += 0 if masked else COPY_SHARE * self.points
+        passes += COPY_SHARE * self.points if copied(config) else 0
         # the last point is the final loss where both read the same tokens
         return each * passes + final * (self.final_passes(config) - (final == each))
 
@@ -170,5 +179,7 @@ class Evaluation(BaseModel):
                 for ratio in self.probe.ratio
             ]
             names.append(("pseudo_perplexity", 0.0))
+        if config.part("objective").pairs:
+            names += [(name, beam) for beam in self.beams for name in ("exact_match", "error_rate")]
         names += [(name, 0.0) for name in (*self.downstream, *self.own_names)]
         return names + [(CHANCE, 0.0)] * (LABELLED in self.downstream)

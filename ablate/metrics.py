@@ -92,6 +92,21 @@ _ROWS = (
         "length factor",
     ),
     Metric(
+        "exact_match",
+        "max",
+        "share",
+        "share of held-out pairs whose target is decoded without an error",
+        "width of the beam",
+    ),
+    Metric(
+        "error_rate",
+        "min",
+        "errors per symbol",
+        "edits between decoded and true targets per symbol of the true ones; symbols are words, or"
+        " characters where no target has a space: the phoneme error rate of `cmudict`",
+        "width of the beam",
+    ),
+    Metric(
         "era_accuracy",
         "max",
         "share",

@@ -6,7 +6,7 @@ Letters: C = d_model, H query heads, G key and value heads, D = d_head, T = n_ct
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ablate.components import CATALOGUE, Component, Counts
 from ablate.config import LOADED_FIELDS, RunConfig
@@ -157,36 +157,61 @@ def _stated(config: RunConfig) -> Parts:
     What norms outside of blocks keep for the backward pass is part of the 5·C numbers of the head.
     """
     part, c = config.part, config.d_model
-    topology, placement, position = part("topology"), part("norm"), part("position")
-    read = topology.mlp_inputs * c
-
-    # attention and MLP
-    block = _ask(part("architecture"), config, c) + Counts(products=c) + _ask(topology, config, c)
-    block += _ask(part("mixer"), config, c) + position.block_sizes(config)
-    block += part("document_mask").block_sizes(config)
-    block += _ask(part("mlp"), config, read) + _ask(part("outer_activation"), config, c)
-
-    # norms and dropout
-    widths = [c, read] * placement.inputs + [c, c] * placement.outputs
-    for width in widths + [c] * topology.joins * placement.joins:
-        block += _ask(part("norm_kind"), config, width)
-    block += Counts(bytes=2 * c if config.dropout else 0)
-
-    # once a model
-    final = _ask(part("norm_kind"), config, c) if placement.final else Counts()
-    body, rest = Counts(final.params, final.flops), Counts()
-    encoding = _ask(position, config, c)
-    if position.in_body:
-        body += encoding
-    else:
-        rest += encoding
+    block, body, rest = _block(config), *_around(config)
+    if part("architecture").encodes:
+        encoder = part("architecture").encoder(config)
+        block += _cross(config) if part("architecture").crosses else Counts()
+        blocks = _block(encoder) * config.n_layer_encoder
+        body += Counts(blocks.params)
+        rest += replace(blocks, params=0)
+        own_body, own_rest = _around(encoder)
+        body, rest = body + own_body, rest + own_rest
     rest += _ask(part("document_mask"), config, c)
-    embed_norm = _ask(part("embed_norm"), config, c)
-    rest += Counts(embed_norm.params, embed_norm.flops)
     rest += _ask(part("embedding"), config, c) + _ask(part("tie_embeddings"), config, c)
     rest += _ask(part("mlm_head_transform"), config, c)
     rest += Counts(flops=2 * c * config.n_vocab, streams=5 * c + 3 * config.n_vocab)
     return Parts(block, body, rest)
+
+
+def _block(config: RunConfig) -> Counts:
+    """Return the sizes of a block of one stack: attention and MLP, norms, dropout."""
+    part, c = config.part, config.d_model
+    topology, placement = part("topology"), part("norm")
+    read = topology.mlp_inputs * c
+    block = _ask(part("architecture"), config, c) + Counts(products=c) + _ask(topology, config, c)
+    block += _ask(part("mixer"), config, c) + part("position").block_sizes(config)
+    block += part("document_mask").block_sizes(config)
+    block += _ask(part("mlp"), config, read) + _ask(part("outer_activation"), config, c)
+    widths = [c, read] * placement.inputs + [c, c] * placement.outputs
+    for width in widths + [c] * topology.joins * placement.joins:
+        block += _ask(part("norm_kind"), config, width)
+    return block + Counts(bytes=2 * c if config.dropout else 0)
+
+
+def _cross(config: RunConfig) -> Counts:
+    """Return the sizes of what attends to an encoder in a decoder's block."""
+    part, c = config.part, config.d_model
+    placement = part("norm")
+    across = config.model_copy(update={"attention": "full", "position": "none"})
+    cross = _ask(CATALOGUE["mixer"]["attention"], across, c) + Counts(products=c)
+    joins = part("topology").joins == 2
+    for _ in range(placement.inputs + placement.outputs + joins * placement.joins):
+        cross += _ask(part("norm_kind"), config, c)
+    return cross + Counts(bytes=c if config.dropout else 0)
+
+
+def _around(config: RunConfig) -> tuple[Counts, Counts]:
+    """Return what a stack has once: the part of the body, and the rest."""
+    part, c = config.part, config.d_model
+    final = _ask(part("norm_kind"), config, c) if part("norm").final else Counts()
+    body, rest = Counts(final.params, final.flops), Counts()
+    encoding = _ask(part("position"), config, c)
+    if part("position").in_body:
+        body += encoding
+    else:
+        rest += encoding
+    embed_norm = _ask(part("embed_norm"), config, c)
+    return body, rest + Counts(embed_norm.params, embed_norm.flops)
 
 
 @functools.lru_cache(maxsize=1 << 12)

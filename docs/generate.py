@@ -39,7 +39,7 @@ PAGES = Path(__file__).parent
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 DERIVED = {  # fields whose default follows from others
     "attention": 'Default `"causal"`, for masked models `"full"`.',
-    **dict.fromkeys(("d_mlp", "n_kv_head", "d_head"), ""),
+    **dict.fromkeys(("d_mlp", "n_kv_head", "d_head", "n_layer_encoder"), ""),
 }
 
 
@@ -144,7 +144,9 @@ def _about(row: Factor) -> Iterator[str]:
             yield f"Limits: {' and '.join(bounds)}."
     if row.needs:
         needs = ", or ".join(
-            f"`{other}` = " + " or ".join(f"`{level}`" for level in levels)
+            f"a built-in `{other}`"
+            if set(levels) == set(CATALOGUE[other].names)
+            else f"`{other}` = " + " or ".join(f"`{level}`" for level in levels)
             for other, levels in row.needs.items()
         )
         yield f"Only with {needs}; otherwise it is reset to its default."

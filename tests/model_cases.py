@@ -18,6 +18,7 @@ SMALL = {"n_layer": 2, "d_model": 16, "n_head": 4, "n_ctx": 12, "batch_tokens": 
 # a value other than SMALL's or the default for each model factor without levels
 NUMBERS: dict[str, list[Any]] = {
     "n_layer": [3],
+    "n_layer_encoder": [3],
     "d_model": [24],
     "d_mlp": [20],
     "dropout": [0.25],
@@ -31,6 +32,9 @@ BESIDE: dict[str, dict[str, Any]] = {  # what a level needs to have a meaning
     "mlm_head_transform": {"objective": "masked"},
     "score": {"position": "t5"},
     "attention": {"objective": "masked"},
+    "encoder_attention": {"architecture": "encoder-decoder"},
+    "n_layer_encoder": {"architecture": "encoder-decoder"},
+    "rnn_cell": {"mixer": "rnn"},
 }
 
 

@@ -337,4 +337,4 @@ def test_whole_words_need_tokens_that_spell_text() -> None:
 @pytest.mark.parametrize("name", ["objective", "mask_kind"])
 def test_the_catalogue_names_the_classes(name: str) -> None:
     for level in CATALOGUE[name].levels:
-        assert level.load().__module__ == "ablate.data.objectives"
+        assert level.load().__module__.startswith("ablate.data.")

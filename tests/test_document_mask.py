@@ -256,7 +256,7 @@ def test_losses_are_those_of_documents_read_alone() -> None:
         assert finals["loss_at_position", 0] == pytest.approx(np.mean(first), rel=1e-5)
         # a sequence of the copy probe is one document, though separators are drawn for it
         assert evaluator.copy is not None
-        inputs, targets, weights, _ = evaluator.copy
+        inputs, targets, weights, *_ = evaluator.copy
         assert (inputs == SEPARATOR).any()
         loss = F.cross_entropy(step.model(inputs).mT[0], targets[0].T[None].mT[0], reduction="none")
         half = inputs.shape[-1] // 2

@@ -25,9 +25,13 @@ BESIDE: dict[str, dict[str, Any]] = {  # what a field needs to have a meaning
     "mask_mix": MASKED,
     "mask_kind": MASKED,
     "score": {"position": "none"},
+    "encoder_attention": {"architecture": "encoder-decoder"},
+    "n_layer_encoder": {"architecture": "encoder-decoder"},
+    "rnn_cell": {"mixer": "rnn"},
 }
 NUMBERS: dict[str, Any] = {  # a value other than the one it has in `train_helpers.config`
     "n_layer": 3,
+    "n_layer_encoder": 3,
     "d_model": 24,
     "d_mlp": 20,
     "dropout": 0.25,

@@ -108,11 +108,11 @@ def test_weights_are_nan_before_they_are_initialised() -> None:
 
 def _without_gradient(config: RunConfig) -> tuple[str, ...]:
     """Biases added to every key shift all scores of a query, which the softmax ignores."""
-    if config.position == "rotary" or config.score == "additive":
+    if config.score == "additive":
         return ()
-    if config.qk_norm == "none":
-        return ("key.bias", "key.output.bias")
-    return ("key_norm.bias",)
+    ends = ("key.bias", "key.output.bias") if config.qk_norm == "none" else ("key_norm.bias",)
+    # what a key's position turns is no longer the same for all keys; a source has no positions
+    return tuple(f"cross.{end}" for end in ends) if config.position == "rotary" else ends
 
 
 GRADIENT_CASES = [

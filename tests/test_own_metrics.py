@@ -131,7 +131,7 @@ def test_only_hidden_tokens_count_for_a_masked_model() -> None:
     config = train_helpers.config(objective="masked", mask_ratio=0.25)
     step, evaluator = trained([config])
     score = evaluator.held_out()
-    inputs, targets, weights, _ = evaluator.example
+    inputs, targets, weights, *_ = evaluator.example
     with torch.no_grad():
         logits = step.model(inputs)[0].double()
     nats = torch.nn.functional.cross_entropy(

@@ -48,11 +48,14 @@ def test_parameters_and_flops_equal_the_modules(config: RunConfig) -> None:
     body = sum(
         parameter.numel()
         for name, parameter in model.named_parameters()
-        if name.startswith(("blocks.", "final_norm."))
-        or (config.part("position").in_body and name.startswith("position."))
+        if name.removeprefix("encoder.").startswith(("blocks.", "final_norm."))
+        or (
+            config.part("position").in_body
+            and name.removeprefix("encoder.").startswith("position.")
+        )
     )
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(given, _starts(config, given))
+        model(given, *_read(config, given))
     counted = sizes.count(config)
     assert counted.params == sum(parameter.numel() for parameter in model.parameters())
     assert counted.body == body
@@ -84,14 +87,16 @@ def _kept(config: RunConfig) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         with torch.autocast("cpu", torch.bfloat16, enabled=config.precision == "bfloat16"):
-            logits = model(given, _starts(config, given))
+            logits = model(given, *_read(config, given))
         loss = F.cross_entropy(logits.flatten(0, 2), given.flatten())
     assert loss.requires_grad
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) + 2 * logits.nbytes
 
 
-def _starts(config: RunConfig, given: Tensor) -> Tensor | None:
-    return torch.zeros_like(given) if config.document_mask == "attention" else None
+def _read(config: RunConfig, given: Tensor) -> tuple[Tensor | None, ...]:
+    zeros = torch.zeros_like(given)
+    starts = zeros if config.document_mask == "attention" else None
+    return (starts, given, zeros) if config.part("architecture").encodes else (starts,)
 
 
 MEMORY: list[dict[str, Any]] = [

@@ -36,7 +36,7 @@ def _finals(
         logits[..., 0], logits[..., 1] = share(inputs).log(), (1 - share(inputs)).log()
         return logits
 
-    step.model.features, step.model.head = (lambda inputs, starts=None: inputs), head  # type: ignore[assignment, method-assign]
+    step.model.features, step.model.head = (lambda inputs, *_: inputs), head  # type: ignore[assignment, method-assign]
     found = Evaluator(step, [config], evaluation, tokens).finals()
     return {(name, at): value for name, at, (value,) in found}
 
@@ -161,7 +161,7 @@ def test_the_copy_probe_of_a_model_that_copies() -> None:
         logits = torch.zeros(*inputs.shape, config.n_vocab)
         return logits.scatter(-1, inputs.roll(7, -1)[..., None], 100.0 * _second_half(inputs))
 
-    step.model.features, step.model.head = (lambda inputs, starts=None: inputs), head  # type: ignore[assignment, method-assign]
+    step.model.features, step.model.head = (lambda inputs, *_: inputs), head  # type: ignore[assignment, method-assign]
     evaluator = Evaluator(step, [config], Evaluation(tokens=1024), tokens)
     copies = evaluator.copies()
     assert copies["copy_loss"] == pytest.approx([0.0], abs=1e-6)

@@ -146,7 +146,7 @@ def test_each_step_draws_its_own_masks_and_dropout() -> None:
     rows, _ = step.read(3)
     for number in (0, 2):
         step.model.rng.step.fill_(number)
-        inputs, targets, weights, _ = step.objective.train(
+        inputs, targets, weights, *_ = step.objective.train(
             step.batches.several(number, 1)[0], number
         )
         loss = torch.nn.functional.cross_entropy(

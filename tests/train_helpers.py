@@ -53,6 +53,25 @@ def text(n: int = 4000, n_vocab: int = 32) -> Tokens:
     return Tokens(train_part, held_out, n_vocab, spelling, bounds[0], one, bounds[1], one, (0,))
 
 
+def pairs(n_ctx: int, letters: int = 2, documents: int = 40) -> Tokens:
+    """Pairs of random letters and the same letters turned round, in the vocabulary of `TINY`."""
+    random = np.random.default_rng(0)
+    tab, end = 30, 31
+
+    def stream(n: int) -> np.ndarray:
+        sources = random.integers(30, size=(n, letters))
+        marks, ends = np.full((n, 1), tab), np.full((n, 1), end)
+        rows = np.concatenate([sources, marks, sources[:, ::-1], ends], 1)
+        return rows.astype(np.uint8).ravel()
+
+    parts = [stream(documents), stream(documents // 5)]
+    bounds = [np.arange(0, len(part) + 1, 2 * letters + 2) for part in parts]
+    spelling = (*(bytes([65 + k]) for k in range(30)), b"\t", b"\f")
+    numbers = [np.arange(len(one) - 1) for one in bounds]
+    of = (bounds[0], numbers[0], bounds[1], numbers[1])
+    return Tokens(*parts, 32, spelling, *of, (end,)).of_pairs(n_ctx)
+
+
 class Events:
     """Collects the events of one member."""
 
@@ -114,7 +133,9 @@ def run(
     events = list(into) or [Events() for _ in configs]
     job = Job(tuple(run_of(config, parent) for config in configs), evaluation, **arguments)
     job = replace(job, checkpoint=checkpoint, resume=checkpoint if resume else None)
-    train(job, Context(device, events, stop, device_lock or nullcontext()), tokens or text())
+    first = configs[0]
+    tokens = tokens or (pairs(first.n_ctx) if first.part("objective").pairs else text())
+    train(job, Context(device, events, stop, device_lock or nullcontext()), tokens)
     return events
 
 

@@ -19,7 +19,7 @@ def sample(
             metavar="TEXT",
             help=(
                 "The beginning of a text; for a masked model a text with [MASK] for each token to"
-                " fill in. By default a document begins."
+                " fill in; for a model of pairs a source. By default a document begins."
             ),
             show_default=False,
         ),
@@ -41,9 +41,12 @@ def sample(
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Another seed, another text.")
     ] = 0,
+    beam: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Hypotheses kept of the target of a pair.")
+    ] = 1,
     db: Db = None,
 ) -> None:
-    """Continue a text with the model of a run, or fill in the [MASK]s of one.
+    """Continue a text with the model of a run, fill in its [MASK]s, or decode its target.
 
     Its study must keep weights: keep = "final" in the table run of the study file.
     """
@@ -51,5 +54,7 @@ def sample(
     from ablate.trained.sample import sample as write
 
     model = load_model(run, db)
-    made = write(model, text, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed)
+    made = write(
+        model, text, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed, beam=beam
+    )
     deliver(f"{made}\n")

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from ablate.components.base import Component, Config, Counts, linear
 from ablate.components.block import LECTURE, VASWANI
-from ablate.components.catalogue import level
+from ablate.components.catalogue import CATALOGUE, level
 from ablate.components.norm import BERT
 from ablate.errors import AblateError
 
@@ -43,6 +43,22 @@ class Full(Attention):
             )
 
 
+class EncoderAttention(Component):
+    """Base of the levels of `encoder_attention`."""
+
+    factors = ("encoder_attention",)
+
+
+@level("encoder_attention", "full", source=VASWANI)
+class EncoderFull(EncoderAttention):
+    """Every position of the source."""
+
+
+@level("encoder_attention", "causal", source=LECTURE)
+class EncoderCausal(EncoderAttention):
+    """Itself and what stands before it, as an RNN reads."""
+
+
 class Mixer(Component):
     """Base of the levels of `mixer`: what gives a token information of other tokens.
 
@@ -51,11 +67,13 @@ class Mixer(Component):
     Attributes:
         attends: Whether it is attention, to which the factors of attention and all position
             encodings apply.
+        recurs: Whether it has a state, which may begin as what an encoder made of a source.
     """
 
     factors = ("mixer",)
     adapter = "ablate.model.plain:Same"
     attends: ClassVar[bool] = False
+    recurs: ClassVar[bool] = False
     defaults: ClassVar = {"position": "none"}
 
     def check(self, config: Config) -> None:
@@ -65,7 +83,7 @@ class Mixer(Component):
                 f"mixer = {self.name!r} has no scores for position = {config.position!r} to act on;"
                 " use position = 'none', 'learned' or 'sinusoidal'"
             )
-        if not self.attends and config.part("document_mask").within:
+        if (self.recurs or not self.attends) and config.part("document_mask").within:
             raise AblateError(
                 f"mixer = {self.name!r} does not know where documents are; use document_mask ="
                 " 'none'"
@@ -96,6 +114,80 @@ class MultiHead(Mixer):
         counted.append(part("score").sizes(config, config.d_head))
         counted.append(part("head_combine").sizes(config, width))
         return None if None in counted else sum(counted, Counts())
+
+
+class Recurs(Mixer):
+    """Base of the mixers with a recurrent cell."""
+
+    recurs = True
+    compiles = False  # torch compiles no recurrent layer
+
+    def check(self, config: Config) -> None:
+        super().check(config)
+        if config.part("objective").masks:
+            raise AblateError(
+                f"mixer = {self.name!r} reads from left to right, and a masked model predicts from"
+                " both sides; use objective = 'causal' or mixer = 'attention'"
+            )
+
+
+@level("mixer", "rnn", source="Elman 1990; Cho et al. 2014, arXiv:1406.1078")
+class Rnn(Recurs):
+    """A recurrent cell, which `rnn_cell` names, in the place of attention."""
+
+    module = "ablate.model.recurrent:Recurrent"
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        return config.part("rnn_cell").sizes(config, width)
+
+
+@level("mixer", "rnn-attention", source="Cheng et al. 2016, arXiv:1601.06733")
+class RnnAttention(Recurs):
+    """h + Attn(h): causal attention over the states h of a recurrent cell."""
+
+    module = "ablate.model.recurrent:RecurrentAttention"
+    attends = True
+    defaults: ClassVar = {}
+
+    def sizes(self, config: Config, width: int) -> Counts | None:
+        attention = CATALOGUE["mixer"]["attention"].sizes(config, width)
+        cell = config.part("rnn_cell").sizes(config, width)
+        return attention and attention + cell
+
+
+class Cell(Component):
+    """Base of the levels of `rnn_cell`.
+
+    `width`: of input and state.
+
+    Attributes:
+        gates: Vectors of the state's width that are computed a token.
+        has_memory: Whether it keeps a memory besides its state.
+    """
+
+    factors = ("rnn_cell",)
+    gates: ClassVar[int]
+    has_memory: ClassVar[bool] = False
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        one = linear(width, self.gates * width, config.part("bias").present)
+        kept = Counts(streams=(self.gates + 1 + self.has_memory) * width)
+        return one + one + kept
+
+
+@level("rnn_cell", "gru", source="Cho et al. 2014, arXiv:1406.1078")
+class Gru(Cell):
+    """Gated recurrent unit, with the reset gate on the product of the state, as torch has it."""
+
+    gates = 3
+
+
+@level("rnn_cell", "lstm", source="Hochreiter & Schmidhuber 1997; Gers et al. 2000 (forget gate)")
+class Lstm(Cell):
+    """Long short-term memory."""
+
+    gates = 4
+    has_memory = True
 
 
 class DocumentMask(Component):

@@ -180,6 +180,7 @@ class Component:
     plain: ClassVar[Any] = None  # a class or function that knows nothing of packs
     # whether a plain module that sees all tokens of a sequence takes more of them than n_ctx
     any_length: ClassVar[bool] = False
+    compiles: ClassVar[bool] = True  # whether torch compiles its module
     module: ClassVar[str] = ""  # "package.module:Class" of the torch module, "" for none
     fields: ClassVar[tuple[Field, ...]] = ()  # hyper-parameters of its own
     implies: ClassVar[Mapping[str, str]] = {}  # factor → level, which a study cannot change

@@ -1,7 +1,9 @@
 """Blocks: how attention and MLP are wired, where norms are, biases, and how weights start.
 
 P1, P2 act on joins (norm = post), N1, N2 on the inputs of attention and MLP (pre, peri), O1, O2 on
-their outputs (peri); all others are the identity. A(x) = O1 Attn(N1 x), M(h) = O2 MLP(N2 h).
+their outputs (peri); all others are the identity. A(x) = O1 Attn(N1 x), M(h) = O2 MLP(N2 h). A
+block of a decoder that reads an encoder has a third part, X(h) = O3 Cross(N3 h, memory), with the
+join P3.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     Map = Callable[[Tensor], Tensor]
 
 LECTURE = "CS182/282A lecture 18 (Spring 2023), Fig. 18.3"
+LECTURE_STEPS = "CS182/282A lecture 18 (Spring 2023), from RNN to Transformer"
 VASWANI = "Vaswani et al. 2017, arXiv:1706.03762"
 
 
@@ -28,6 +31,7 @@ class Architecture(Component):
 
     Attributes:
         of_blocks: Whether it is a transformer of ablate's, to whose parts all factors apply.
+        encodes: Whether an encoder reads the source of a pair, and the decoder its target alone.
         probed: Whether it has hidden states, which linear probes read.
     """
 
@@ -35,6 +39,7 @@ class Architecture(Component):
     adapter = "ablate.model.whole:Whole"
     makes = True
     of_blocks: ClassVar[bool] = False
+    encodes: ClassVar[bool] = False
     probed: ClassVar[bool] = False
 
     @classmethod
@@ -65,6 +70,101 @@ class Blocks(Architecture):
         return Counts()
 
 
+class SequenceToSequence(Architecture):
+    """Base of the architectures with an encoder and a decoder, which share the embedding.
+
+    Factors apply to both stacks.
+
+    Attributes:
+        crosses: Whether blocks of the decoder attend to the encoder's output. Where `mixer` recurs,
+            its state begins as that output at the last token of the source.
+        encoder_mixer: The encoder's level of `mixer`; "" for that of the decoder.
+    """
+
+    module = "ablate.model.encoder_decoder:EncoderDecoder"
+    of_blocks = encodes = True
+    crosses: ClassVar[bool] = True
+    encoder_mixer: ClassVar[str] = ""
+    defaults: ClassVar = {"objective": "pairs"}
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        """Its parts state them."""
+        return Counts()
+
+    def encoder(self, config: Config) -> Config:
+        """Return the configuration of the encoder's stack."""
+        changed = {
+            "attention": config.encoder_attention,
+            "n_layer": config.n_layer_encoder,
+            "mixer": self.encoder_mixer or config.mixer,
+        }
+        return config.model_copy(update=changed)
+
+    def check(self, config: Config) -> None:
+        topology, mixer = config.part("topology"), config.part("mixer")
+        if not config.part("objective").pairs:
+            raise AblateError(
+                f"architecture = {self.name!r} reads pairs of source and target; use objective ="
+                " 'pairs', or architecture = 'transformer'"
+            )
+        if topology.plain is not None or mixer.plain is not None:
+            one = topology if topology.plain is not None else mixer
+            raise AblateError(
+                f"architecture = {self.name!r} has no place for {one.factor} = {one.name!r}, which"
+                " does not know of an encoder; choose a built-in level"
+            )
+
+
+class Recurrent(SequenceToSequence):
+    """Base of those whose encoder is recurrent."""
+
+    encoder_mixer = "rnn"
+    compiles = False  # torch compiles no recurrent layer
+
+
+@level("architecture", "rnn-seq2seq", source="Sutskever et al. 2014, arXiv:1409.3215")
+class RnnSeq2seq(Recurrent):
+    """Two recurrent stacks; the decoder learns of the source by its first state alone."""
+
+    implies: ClassVar = {"attention": "causal", "mixer": "rnn"}
+    crosses = False
+
+
+@level("architecture", "rnn-cross-attention", source="Bahdanau et al. 2015, arXiv:1409.0473")
+class RnnCrossAttention(Recurrent):
+    """rnn-seq2seq whose decoder also attends to the encoder's states."""
+
+    implies: ClassVar = {"attention": "causal", "mixer": "rnn"}
+
+
+@level("architecture", "rnn-self-attention", source="Cheng et al. 2016, arXiv:1601.06733")
+class RnnSelfAttention(Recurrent):
+    """rnn-cross-attention whose decoder has causal self-attention over its states."""
+
+    implies: ClassVar = {"attention": "causal", "mixer": "rnn-attention"}
+
+
+@level("architecture", "rnn-encoder", source=LECTURE_STEPS)
+class RnnEncoder(Recurrent):
+    """A recurrent encoder; the decoder has self-attention and no recurrent cell."""
+
+    implies: ClassVar = {"attention": "causal", "mixer": "attention"}
+
+
+@level("architecture", "causal-encoder-decoder", source=LECTURE_STEPS)
+class CausalEncoderDecoder(SequenceToSequence):
+    """encoder-decoder whose encoder has causal self-attention."""
+
+    implies: ClassVar = {"attention": "causal", "encoder_attention": "causal"}
+
+
+@level("architecture", "encoder-decoder", source=VASWANI)
+class EncoderDecoder(SequenceToSequence):
+    """An encoder of the source, and a decoder whose blocks also attend to its last block."""
+
+    implies: ClassVar = {"attention": "causal"}
+
+
 class Topology(Component):
     """Base of all topologies.
 
@@ -88,6 +188,10 @@ class Topology(Component):
         """Return y of a block; x, h, y: [K, B, T, C]."""
         raise NotImplementedError
 
+    def wire_decoder(self, x: Tensor, A: Map, X: Map, M: Map, P1: Map, P3: Map, P2: Map) -> Tensor:
+        """Return y of a block that attends to an encoder, too: X is joined as A is."""
+        raise NotImplementedError
+
     def build(self, config: Config, pack: int, width: int) -> Any:
         """Return `wire`, or the torch module of a topology that has one."""
         return super().build(config, pack, width) if self.module else self.wire
@@ -95,16 +199,27 @@ class Topology(Component):
 
 @level("topology", "serial", source=f"{LECTURE} option 1; {VASWANI}", aliases=(1, "1"))
 class Serial(Topology):
-    """h = P1(x + A(x)); y = P2(h + M(h))."""
+    """h = P1(x + A(x)); y = P2(h + M(h)).
+
+    With an encoder: g = P1(x + A(x)); h = P3(g + X(g)); y = P2(h + M(h)).
+    """
 
     def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
         h = P1(x + A(x))
         return P2(h + M(h))
 
+    def wire_decoder(self, x: Tensor, A: Map, X: Map, M: Map, P1: Map, P3: Map, P2: Map) -> Tensor:
+        h = P1(x + A(x))
+        h = P3(h + X(h))
+        return P2(h + M(h))
+
 
 @level("topology", "no-attention-skip", source=f"{LECTURE} option 2", aliases=(2, "2"))
 class NoAttentionSkip(Topology):
-    """h = P1(A(x)); y = P2(h + M(h))."""
+    """h = P1(A(x)); y = P2(h + M(h)).
+
+    With an encoder: h = P3(X(P1(A(x)))); y = P2(h + M(h)).
+    """
 
     adds_attention = False
 
@@ -112,10 +227,17 @@ class NoAttentionSkip(Topology):
         h = P1(A(x))
         return P2(h + M(h))
 
+    def wire_decoder(self, x: Tensor, A: Map, X: Map, M: Map, P1: Map, P3: Map, P2: Map) -> Tensor:
+        h = P3(X(P1(A(x))))
+        return P2(h + M(h))
+
 
 @level("topology", "no-mlp-skip", source=f"{LECTURE} option 3", aliases=(3, "3"))
 class NoMlpSkip(Topology):
-    """h = P1(x + A(x)); y = P2(M(h)) (an interpretation of the lost figure)."""
+    """h = P1(x + A(x)); y = P2(M(h)) (an interpretation of the lost figure).
+
+    With an encoder: g = P1(x + A(x)); h = P3(g + X(g)); y = P2(M(h)).
+    """
 
     adds_mlp = False
 
@@ -123,10 +245,17 @@ class NoMlpSkip(Topology):
         h = P1(x + A(x))
         return P2(M(h))
 
+    def wire_decoder(self, x: Tensor, A: Map, X: Map, M: Map, P1: Map, P3: Map, P2: Map) -> Tensor:
+        h = P1(x + A(x))
+        return P2(M(P3(h + X(h))))
+
 
 @level("topology", "concat", source=f"{LECTURE} option 3", aliases=("3-concat",))
 class Concat(Topology):
-    """y = P2(M([x ; P1(A(x))])), N2 over 2·d_model (an interpretation of option 3)."""
+    """y = P2(M([x ; P1(A(x))])), N2 over 2·d_model (an interpretation of option 3).
+
+    With an encoder: y = P2(M([x ; P3(X(P1(A(x))))])).
+    """
 
     mlp_inputs = 2
     adds_attention = adds_mlp = False
@@ -136,23 +265,42 @@ class Concat(Topology):
 
         return P2(M(cat((x, P1(A(x))), -1)))
 
+    def wire_decoder(self, x: Tensor, A: Map, X: Map, M: Map, P1: Map, P3: Map, P2: Map) -> Tensor:
+        from torch import cat
+
+        return P2(M(cat((x, P3(X(P1(A(x))))), -1)))
+
 
 @level("topology", "outer-skip", source=f"{LECTURE} options 2, 3", aliases=("3-outer",))
 class OuterSkip(Topology):
-    """y = P2(x + M(P1(A(x)))) (an interpretation of options 2 and 3)."""
+    """y = P2(x + M(P1(A(x)))) (an interpretation of options 2 and 3).
+
+    With an encoder: y = P2(x + M(P3(X(P1(A(x)))))).
+    """
 
     adds_attention = False
 
     def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
         return P2(x + M(P1(A(x))))
 
+    def wire_decoder(self, x: Tensor, A: Map, X: Map, M: Map, P1: Map, P3: Map, P2: Map) -> Tensor:
+        return P2(x + M(P3(X(P1(A(x))))))
+
 
 @level("topology", "double-skip", source=f"{LECTURE} option 4", aliases=(4, "4"))
 class DoubleSkip(Topology):
-    """h = P1(x + A(x)); y = P2(x + h + M(h))."""
+    """h = P1(x + A(x)); y = P2(x + h + M(h)).
+
+    With an encoder: g = P1(x + A(x)); h = P3(g + X(g)); y = P2(x + h + M(h)).
+    """
 
     def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
         h = P1(x + A(x))
+        return P2(x + h + M(h))
+
+    def wire_decoder(self, x: Tensor, A: Map, X: Map, M: Map, P1: Map, P3: Map, P2: Map) -> Tensor:
+        h = P1(x + A(x))
+        h = P3(h + X(h))
         return P2(x + h + M(h))
 
 
@@ -163,22 +311,34 @@ class DoubleSkip(Topology):
     aliases=(5, "5"),
 )
 class Parallel(Topology):
-    """y = P2(x + A(x) + M(x)), no P1."""
+    """y = P2(x + A(x) + M(x)), no P1.
+
+    With an encoder: y = P2(x + A(x) + X(x) + M(x)), no P3.
+    """
 
     joins = 1
 
     def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
         return P2(x + A(x) + M(x))
 
+    def wire_decoder(self, x: Tensor, A: Map, X: Map, M: Map, P1: Map, P3: Map, P2: Map) -> Tensor:
+        return P2(x + A(x) + X(x) + M(x))
+
 
 @level("topology", "no-skip", source="Dong et al. 2021, arXiv:2103.03404")
 class NoSkip(Topology):
-    """y = P2(M(P1(A(x)))): a control that shows rank collapse."""
+    """y = P2(M(P1(A(x)))): a control that shows rank collapse.
+
+    With an encoder: y = P2(M(P3(X(P1(A(x)))))).
+    """
 
     adds_attention = adds_mlp = False
 
     def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
         return P2(M(P1(A(x))))
+
+    def wire_decoder(self, x: Tensor, A: Map, X: Map, M: Map, P1: Map, P3: Map, P2: Map) -> Tensor:
+        return P2(M(P3(X(P1(A(x))))))
 
 
 class Placement(Component):

@@ -92,8 +92,14 @@ class Factor:
         return meant[0]
 
 
-BLOCKS = {"architecture": ("transformer",)}  # what the factors of a model's parts need
-ATTENDS = {"mixer": ("attention",)}  # what factors of the scores need
+CROSSES = (
+    *("rnn-cross-attention", "rnn-self-attention", "rnn-encoder"),
+    *("causal-encoder-decoder", "encoder-decoder"),
+)
+# what the factors of a model's parts need
+BLOCKS = {"architecture": ("transformer", "rnn-seq2seq", *CROSSES)}
+# what factors of the scores need
+ATTENDS = {"mixer": ("attention", "rnn-attention"), "architecture": CROSSES}
 DENSE = {"mlp": ("dense",)}  # what those of the MLP do
 _ROWS = (
     # -- block -------------------------------------------------------------------------------------
@@ -121,6 +127,12 @@ _ROWS = (
         needs=BLOCKS,
     ),
     Factor("n_layer", "block", "Number of blocks."),
+    Factor(
+        "n_layer_encoder",
+        "block",
+        "Number of blocks of the encoder; by default n_layer.",
+        needs={"architecture": ("rnn-seq2seq", *CROSSES)},
+    ),
     Factor("d_model", "block", "Width of the residual stream."),
     Factor(
         "d_mlp",
@@ -154,7 +166,21 @@ _ROWS = (
     Factor(
         "mixer", "attention", "What gives a token information of others.", choice=True, needs=BLOCKS
     ),
+    Factor(
+        "rnn_cell",
+        "attention",
+        "Cell of recurrent layers.",
+        choice=True,
+        needs={"mixer": ("rnn", "rnn-attention"), "architecture": ("rnn-encoder",)},
+    ),
     Factor("attention", "attention", "Positions that a position may attend to.", choice=True),
+    Factor(
+        "encoder_attention",
+        "attention",
+        "Positions of the source that a position of it may attend to.",
+        choice=True,
+        needs={"architecture": ("encoder-decoder",)},
+    ),
     Factor(
         "document_mask",
         "attention",
@@ -264,7 +290,8 @@ _ROWS = (
     Factor(
         "corpus",
         "data",
-        "Text: austen, sotu, debian-docs (built by `python studies/corpora/debian_docs.py`); "
+        "Text: austen, sotu; cmudict, cmudict-long (pairs of word and phonemes); debian-docs "
+        "(built by `python studies/corpora/debian_docs.py`); "
         "a file, folder or glob of text, JSON lines, CSV, Parquet, a Hugging Face data set on disk "
         "or token files; or { train = …, held_out = … }.",
     ),

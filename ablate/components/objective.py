@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ablate.components.base import Component
+from ablate.components.base import Component, Config
 from ablate.components.catalogue import level
 from ablate.components.norm import BERT
+from ablate.errors import AblateError
 
 
 class Objective(Component):
@@ -15,11 +16,13 @@ class Objective(Component):
     Attributes:
         masks: Whether tokens are hidden from the input and predicted from both sides.
         special_tokens: Tokens of the vocabulary in addition to the tokenizer's, such as [MASK].
+        pairs: Whether the documents of the text are pairs of source and target.
     """
 
     factors = ("objective",)
     masks: ClassVar[bool] = False
     special_tokens: ClassVar[int] = 0
+    pairs: ClassVar[bool] = False
 
 
 @level("objective", "causal", source="Radford et al. 2018 (GPT)")
@@ -38,6 +41,21 @@ class Masked(Objective):
     defaults: ClassVar = {"attention": "full"}
     masks = True
     special_tokens = 1
+
+
+@level("objective", "pairs", source="Sutskever et al. 2014, arXiv:1409.3215")
+class Pairs(Objective):
+    """The target of a pair, given its source: documents `source<TAB>target`."""
+
+    module = "ablate.data.pairs:Pairs"
+    defaults: ClassVar = {"attention": "causal"}
+    pairs = True
+
+    def check(self, config: Config) -> None:
+        if config.part("document_mask").within:
+            raise AblateError(
+                "objective = 'pairs' reads one pair a row; use document_mask = 'none'"
+            )
 
 
 class MaskKind(Component):

@@ -31,20 +31,38 @@ def epochs(tokens: int, n_tokens: int, n_ctx: int) -> float:
     return tokens / n_ctx / windows_per_epoch(n_tokens, n_ctx)
 
 
-def order(seed: int, n_tokens: int, n_ctx: int, batch_size: int, steps: int) -> np.ndarray:
+def order(
+    seed: int,
+    n_tokens: int,
+    n_ctx: int,
+    batch_size: int,
+    steps: int,
+    documents: np.ndarray | None = None,
+) -> np.ndarray:
     """Return the start of every window that a run reads, [steps, B] int64.
 
     Each epoch reads every window once, in an order and from an offset in [0, n_ctx) of its own,
     both drawn from (seed, epoch). A longer run's order begins with a shorter one's.
+
+    Args:
+        seed: Of the order.
+        n_tokens: Tokens of the text.
+        n_ctx: Tokens of a window.
+        batch_size: Windows of a step, B.
+        steps: Steps.
+        documents: Where documents start, if a window is a document; else a window may start
+            anywhere.
     """
-    per_epoch = windows_per_epoch(n_tokens, n_ctx)
+    per_epoch = windows_per_epoch(n_tokens, n_ctx) if documents is None else len(documents)
     # offsets that leave room for the last window
     slack = min(n_ctx, n_tokens - n_ctx - (per_epoch - 1) * n_ctx)
     starts = np.empty(steps * batch_size, np.int64)
     for epoch, first in enumerate(range(0, len(starts), per_epoch)):
         words = _words(seed, epoch, per_epoch + 1)
         chosen = np.argsort(words[1:], kind="stable")[: len(starts) - first]
-        starts[first : first + per_epoch] = int(words[0]) % slack + chosen * n_ctx
+        starts[first : first + per_epoch] = (
+            int(words[0]) % slack + chosen * n_ctx if documents is None else documents[chosen]
+        )
     return starts.reshape(steps, batch_size)
 
 
@@ -69,9 +87,13 @@ class Batches:
         batch_size: int,
         steps: int,
         device: torch.device | str,
+        documents: np.ndarray | None = None,
     ):
-        starts = np.stack([order(seed, len(train), n_ctx, batch_size, steps) for seed in seeds])
-        self.windows_per_epoch = windows_per_epoch(len(train), n_ctx)
+        n = len(train)
+        starts = np.stack([order(seed, n, n_ctx, batch_size, steps, documents) for seed in seeds])
+        self.windows_per_epoch = (
+            windows_per_epoch(n, n_ctx) if documents is None else len(documents)
+        )
         span = n_ctx + 1
         if torch.device(device).type != "cpu" and starts.size * span < len(train):
             train, starts = compact(train, starts, span)
@@ -118,7 +140,9 @@ def block_tokens(n_ctx: int) -> int:
     return max(1, HELD_OUT_BLOCK // n_ctx) * n_ctx
 
 
-def held_out_starts(n_tokens: int, n_ctx: int, tokens: int) -> np.ndarray:
+def held_out_starts(
+    n_tokens: int, n_ctx: int, tokens: int, documents: np.ndarray | None = None
+) -> np.ndarray:
     """Return the starts of the windows that every arm is evaluated on.
 
     They share only end tokens and are spread over the text in blocks.
@@ -127,10 +151,14 @@ def held_out_starts(n_tokens: int, n_ctx: int, tokens: int) -> np.ndarray:
         n_tokens: Held-out tokens of the text.
         n_ctx: Context of a window.
         tokens: Tokens to read.
+        documents: Where documents start, if a window is a document; they are spread evenly.
 
     Returns:
         [W] int64; W = tokens / n_ctx, or as many as the text has.
     """
+    if documents is not None:
+        count = max(1, min(tokens // n_ctx, len(documents)))
+        return documents[np.linspace(0, len(documents) - 1, count).astype(np.int64)]
     per_block = block_tokens(n_ctx) // n_ctx
     fit = (n_tokens - 1) // n_ctx
     count = max(1, min(tokens // n_ctx, fit))

@@ -37,11 +37,22 @@ class Example(NamedTuple):
     weights: Tensor  # float32: 1 where the target is scored, else 0
     # int64: where each position's document starts; None: attention sees the whole sequence
     starts: Tensor | None = None
+    source: Tensor | None = None  # int64 [K, B, S]: what an encoder reads; None without one
+    source_starts: Tensor | None = None  # as `starts`; what fills a row up is a document of its own
+
+    @property
+    def read(self) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        """What a model reads, as `ablate.model.transformer.Transformer.features` takes it."""
+        return self.inputs, self.starts, self.source, self.source_starts
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Example:
         """Return the example with every tensor changed."""
-        starts = None if self.starts is None else change(self.starts)
-        return Example(change(self.inputs), change(self.targets), change(self.weights), starts)
+        starts, source, source_starts = (
+            None if one is None else change(one)
+            for one in (self.starts, self.source, self.source_starts)
+        )
+        inputs, targets, weights = map(change, (self.inputs, self.targets, self.weights))
+        return Example(inputs, targets, weights, starts, source, source_starts)
 
     def rows(self, first: int, n: int) -> Example:
         """Return `n` sequences of each member from the `first` on."""
@@ -50,7 +61,7 @@ class Example(NamedTuple):
     def last(self, length: int, scored: int) -> Example:
         """Return the last `length` positions, of which only the last `scored` count."""
         cut = self.inputs.shape[-1] - length
-        inputs, targets, weights, starts = self.each(lambda tensor: tensor[..., cut:])
+        inputs, targets, weights, starts, *_ = self.each(lambda tensor: tensor[..., cut:])
         counts = torch.arange(length, device=weights.device) >= length - scored
         starts = None if starts is None else (starts - cut).clamp(min=0)
         return Example(inputs, targets, weights * counts, starts)

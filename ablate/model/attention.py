@@ -37,11 +37,15 @@ class Attention(nn.Module):
         self.score = config.part("score").build(config, pack, config.d_head)
         self.output = config.part("head_combine").build(config, pack, width)
 
-    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        query, key, value = (
-            self._heads(projected)
-            for projected in self.project(x, (self.query, self.key, self.value))
-        )
+    def forward(
+        self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None
+    ) -> Tensor:
+        """Mix the values of x, or those of a memory [K, B, S, C] that x attends to."""
+        if memory is None:
+            projected = self.project(x, (self.query, self.key, self.value))
+        else:
+            projected = (self.query(x), *self.project(memory, (self.key, self.value)))
+        query, key, value = map(self._heads, projected)
         query, key = self.query_norm(query), self.key_norm(key)
         mixed = self.score(self.rotate(_fold(query)), self.rotate(_fold(key)), _fold(value), bias)
         return self.output(mixed.unflatten(0, x.shape[:2]).transpose(2, 3)).to(x.dtype)

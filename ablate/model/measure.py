@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ablate.components import Counts
 from ablate.config import RunConfig
 from ablate.errors import AblateError
-from ablate.model.transformer import Transformer, model_of
+from ablate.model.transformer import Transformer, beside, model_of
 from ablate.sizes import Parts
 
 LARGEST = 1 << 26  # parameters of a model that is tried on the CPU
@@ -38,15 +38,19 @@ def parts(config: RunConfig) -> Parts:
     return Parts(block, Counts(one.body - block.params), rest, one.counted and two.counted)
 
 
-def _starts(config: RunConfig, tokens: Tensor) -> Tensor | None:
-    """Return starts of documents for a run whose attention stays within them."""
-    return torch.zeros_like(tokens) if config.part("document_mask").within else None
+def _logits(model: Transformer, tokens: Tensor) -> Tensor:
+    """Return the logits of a run whose attention stays within documents if it is to."""
+    config = model.config
+    starts = torch.zeros_like(tokens) if config.part("document_mask").within else None
+    logits: Tensor = model(tokens, *beside(config, tokens, starts))
+    return logits
 
 
 def _n_body(model: Transformer) -> int:
     """Return those of the blocks, the final norm and a position encoding that is part of them."""
-    modules = ["blocks.", "final_norm."]
-    modules += ["position."] * model.config.part("position").in_body
+    modules = ["blocks.", "final_norm.", "encoder.blocks.", "encoder.final_norm."]
+    if model.config.part("position").in_body:
+        modules += ["position.", "encoder.position."]
     return sum(
         parameter[0].numel()
         for name, parameter in model.named_parameters()
@@ -119,7 +123,7 @@ def _flops(model: Transformer, device: str) -> int | None:
         tokens = torch.zeros(1, 1, config.n_ctx, dtype=torch.int64)
         counter = FlopCounterMode(display=False)
         with sdpa_kernel(SDPBackend.MATH), counter, foreign:
-            model(tokens, _starts(config, tokens))
+            _logits(model, tokens)
     return None if foreign.found else counter.get_total_flops() // config.n_ctx
 
 
@@ -144,7 +148,7 @@ def _kept(config: RunConfig, sequences: int) -> int:
         tokens = torch.zeros(1, sequences, config.n_ctx, dtype=torch.int64)
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             with torch.autocast("cpu", torch.bfloat16, enabled=precision.casts):
-                logits = model(tokens, _starts(config, tokens))
+                logits = _logits(model, tokens)
             F.cross_entropy(logits.flatten(0, 2), tokens.flatten())
     for parameter in model.parameters():
         saved.pop(parameter.untyped_storage()._cdata, None)

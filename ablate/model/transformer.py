@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,26 +12,23 @@ from torch.utils.checkpoint import checkpoint
 
 from ablate.config import RunConfig
 from ablate.model.attention import apart, each, future
-from ablate.model.block import Block
+from ablate.model.block import Block, norm_where
 from ablate.model.layers import Dropout, DropoutRng, Linear, linear
-from ablate.model.norm import LayerNorm, NoNorm
+from ablate.model.norm import LayerNorm
 from ablate.model.plain import Plain
 
 
 class Pieces(NamedTuple):
-    """What `Transformer.features` calls, one after the other."""
+    """What `features` calls of a stack, one after the other."""
 
-    start: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
-    blocks: Sequence[Callable[[Tensor, Tensor | None], Tensor]]
+    start: Callable[..., tuple[Tensor, Tensor | None]]
+    blocks: Sequence[Callable[..., Tensor]]
     final_norm: Callable[[Tensor], Tensor]
+    encoder: Pieces | None = None  # those of a model that has one
 
 
-class Transformer(nn.Module):
-    """tokens [K, B, T] → logits [K, B, T, V] in the parameters' precision.
-
-    Weights are NaN until `initialise`. Under `torch.autocast` only matrix products have less
-    precision; the stream, norms and logits keep theirs. In training, write the step and a
-    micro-batch's first row to `rng.step` and `rng.row`, which dropout reads.
+class Stack(nn.Module):
+    """Position encoding, blocks and final norm: vectors [K, B, T, C] → [K, B, T, C].
 
     Attributes:
         recompute: Whether only the input of each block is kept for the backward pass, which runs
@@ -39,40 +36,118 @@ class Transformer(nn.Module):
             numbers, since every draw is a function of `rng`.
     """
 
-    def __init__(self, config: RunConfig, pack: int = 1, width: int = 0) -> None:
-        """Make the models of a pack; `width` is that of the run."""
+    rng: DropoutRng
+    block: ClassVar[type[Block]] = Block
+
+    def __init__(self, config: RunConfig, pack: int) -> None:
         super().__init__()
-        self.config = config
-        self.pack = pack
-        self.recompute = False
-        width = config.d_model
-        final_norm = config.part("norm_kind").build if config.part("norm").final else NoNorm
-        self.rng = DropoutRng(pack)
-        self.embedding = config.part("embedding").build(config, pack, width)
+        self.config, self.pack, self.recompute = config, pack, False
+
+    def stack(self, name: str = "") -> None:
+        """Make the modules of the stack, with draws by `rng`.
+
+        Args:
+            name: What their names begin with in the whole model.
+        """
+        config, pack, width = self.config, self.pack, self.config.d_model
         self.position = config.part("position").build(config, pack, width)
         self.embed_norm = config.part("embed_norm").build(config, pack, width)
-        self.dropout = Dropout(config.dropout, "embedding", self.rng)
+        self.dropout = Dropout(config.dropout, f"{name}embedding", self.rng)
         self.blocks = nn.ModuleList(
-            Block(config, pack, self.position, self.rng, i) for i in range(config.n_layer)
+            self.block(config, pack, self.position, self.rng, f"{name}blocks.{i}")
+            for i in range(config.n_layer)
         )
-        self.final_norm = final_norm(config, pack, width)
+        self.final_norm = norm_where(config.part("norm").final, config, pack, width)
+
+    def enter(self, x: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return the stream before the first block, and what is added to all blocks' scores.
+
+        Args:
+            x: Embeddings, [K, B, T, C].
+            starts: As for `Transformer.features`.
+
+        Returns:
+            The stream, [K, B, T, C], and a bias [1 or K, H, T, T] by query and key, or None; with
+            `starts` it is [K·B, 1 or H, T, T].
+        """
+        length, causal = x.shape[-2], self.config.part("attention").causal
+        places = None
+        if starts is not None:
+            places = torch.arange(length, device=x.device) - starts
+        x = self.dropout(self.embed_norm(self.position.embed(x, places)))
+        bias = self.position.bias(length)
+        if starts is None:
+            if bias is not None and causal:
+                bias = bias.masked_fill(future(length, x.device), -torch.inf)
+            return x, bias
+        hidden = apart(starts)
+        if causal:
+            hidden = hidden | future(length, x.device)
+        if bias is None:  # made once in the precision of the product, for all blocks
+            bias = nothing(self.config, x).expand(hidden.shape)
+        else:
+            bias = each(bias, len(hidden))
+        return x, bias.masked_fill(hidden, -torch.inf)
+
+    def through(self, blocks: Sequence[Callable[..., Tensor]], x: Tensor, *read: Any) -> Tensor:
+        """Return the stream after blocks, each of which also takes what is `read`."""
+        for block in blocks:
+            if self.recompute:
+                x = checkpoint(block, x, *read, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = block(x, *read)
+        return x
+
+
+def in_precision(module: nn.Module, config: RunConfig) -> None:
+    """Give the parameters of a module the run's precision of weights."""
+    dtype = getattr(torch, config.part("precision").dtype)
+    if dtype != torch.get_default_dtype():
+        module.to(dtype)
+
+
+def nothing(config: RunConfig, x: Tensor) -> Tensor:
+    """Return 0 in the precision of the scores of x."""
+    dtype = torch.bfloat16 if config.part("precision").casts else x.dtype
+    return torch.zeros((), dtype=dtype, device=x.device)
+
+
+class Transformer(Stack):
+    """tokens [K, B, T] → logits [K, B, T, V] in the parameters' precision.
+
+    Weights are NaN until `initialise`. Under `torch.autocast` only matrix products have less
+    precision; the stream, norms and logits keep theirs. In training, write the step and a
+    micro-batch's first row to `rng.step` and `rng.row`, which dropout reads.
+    """
+
+    def __init__(self, config: RunConfig, pack: int = 1, width: int = 0) -> None:
+        """Make the models of a pack; `width` is that of the run."""
+        super().__init__(config, pack)
+        width = config.d_model
+        self.rng = DropoutRng(pack)
+        self.embedding = config.part("embedding").build(config, pack, width)
+        self.stack()
         self.transform = config.part("mlm_head_transform").build(config, pack, width)
         self.unembedding = Unembedding(config, pack)
-        dtype = getattr(torch, config.part("precision").dtype)
-        if dtype != torch.get_default_dtype():
-            self.to(dtype)
+        in_precision(self, config)
 
     @property
     def n_params(self) -> int:
         """Parameters of one member of the pack."""
         return sum(parameter[0].numel() for parameter in self.parameters())
 
-    def forward(self, tokens: Tensor, starts: Tensor | None = None) -> Tensor:
-        features = self.features(tokens, starts)
+    def forward(self, tokens: Tensor, *read: Tensor | None) -> Tensor:
+        features = self.features(tokens, *read)
         return self.head(features).to(features.dtype)
 
     def features(
-        self, tokens: Tensor, starts: Tensor | None = None, pieces: Pieces | None = None
+        self,
+        tokens: Tensor,
+        starts: Tensor | None = None,
+        source: Tensor | None = None,
+        source_starts: Tensor | None = None,
+        *,
+        pieces: Pieces | None = None,
     ) -> Tensor:
         """Return the stream after the last block and the final norm.
 
@@ -80,19 +155,35 @@ class Transformer(nn.Module):
             tokens: [K, B, T].
             starts: Where each token's document starts, [K, B, T] int64: attention stays within a
                 document, whose first token has position 0. By default a sequence is one document.
+            source: What an encoder reads; None for a model without one.
+            source_starts: As `starts`, of the source.
             pieces: What is called, such as compiled pieces; by default the model's own.
 
         Returns:
             [K, B, T, C].
         """
-        start, blocks, final_norm = pieces or (self.start, self.blocks, self.final_norm)
-        x, bias = start(tokens, starts)
-        for block in blocks:
-            if self.recompute:
-                x = checkpoint(block, x, bias, use_reentrant=False, preserve_rng_state=False)
-            else:
-                x = block(x, bias)
-        return final_norm(x)
+        pieces = pieces or self.pieces()
+        x, *read = self.before(pieces, tokens, starts, source, source_starts)
+        return pieces.final_norm(self.through(pieces.blocks, x, *read))
+
+    def before(
+        self,
+        pieces: Pieces,
+        tokens: Tensor,
+        starts: Tensor | None = None,
+        source: Tensor | None = None,
+        source_starts: Tensor | None = None,
+    ) -> tuple[Tensor, *tuple[Tensor | None, ...]]:
+        """Return the stream before the first block, and what every block reads besides it.
+
+        Arguments are those of `features`.
+        """
+        return pieces.start(tokens, starts)
+
+    def pieces(self, change: Callable[[Any], Any] = lambda piece: piece) -> Pieces:
+        """Return what `features` calls, each piece changed, such as compiled."""
+        blocks = [change(block.forward) for block in self.blocks]
+        return Pieces(change(self.start), blocks, change(self.final_norm.forward))
 
     def hidden(self, tokens: Tensor, starts: Tensor | None = None) -> Tensor:
         """Return the hidden states that linear probes read: `features`."""
@@ -104,55 +195,28 @@ class Transformer(nn.Module):
         return self.unembedding(self.transform(features), shared)
 
     @torch.no_grad()
-    def stream(self, tokens: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Measure the stream before the first block and after each.
+    def stream(self, tokens: Tensor, *read: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Measure the stream before the first block and after each; of a decoder, if there are two.
 
         Args:
             tokens: [K, B, T], T ≥ 2.
-            starts: As for `features`.
+            *read: What follows `tokens` in the arguments of `features`.
 
         Returns:
             RMS, and mean cosine similarity of two tokens of a sequence; [K, n_layer + 1] each. A
             similarity near 1 means that the rank has collapsed.
         """
-        x, bias = self.start(tokens, starts)
+        x, *of_blocks = self.before(self.pieces(), tokens, *read)
         measured = [_measure(x)]
         for block in self.blocks:
-            x = block(x, bias)
+            x = block(x, *of_blocks)
             measured.append(_measure(x))
         rms, similarity = zip(*measured, strict=True)
         return torch.stack(rms, 1), torch.stack(similarity, 1)
 
     def start(self, tokens: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Return the stream before the first block, and what is added to all blocks' scores.
-
-        Args:
-            tokens: [K, B, T].
-            starts: As for `features`.
-
-        Returns:
-            The stream, [K, B, T, C], and a bias [1 or K, H, T, T] by query and key, or None; with
-            `starts` it is [K·B, 1 or H, T, T].
-        """
-        length, causal = tokens.shape[-1], self.config.part("attention").causal
-        places = None
-        if starts is not None:
-            places = torch.arange(length, device=tokens.device) - starts
-        x = self.dropout(self.embed_norm(self.position.embed(self.embedding(tokens), places)))
-        bias = self.position.bias(length)
-        if starts is None:
-            if bias is not None and causal:
-                bias = bias.masked_fill(future(length, tokens.device), -torch.inf)
-            return x, bias
-        hidden = apart(starts)
-        if causal:
-            hidden = hidden | future(length, tokens.device)
-        if bias is None:  # made once in the precision of the product, for all blocks
-            dtype = torch.bfloat16 if self.config.part("precision").casts else x.dtype
-            bias = torch.zeros((), dtype=dtype, device=x.device).expand(hidden.shape)
-        else:
-            bias = each(bias, len(hidden))
-        return x, bias.masked_fill(hidden, -torch.inf)
+        """Return the stream before the first block and the bias, as `enter` does."""
+        return self.enter(self.embedding(tokens), starts)
 
     @torch.no_grad()
     def initialise(self, seeds: Sequence[int], data_seeds: Sequence[int] | None = None) -> None:
@@ -191,6 +255,25 @@ class Transformer(nn.Module):
             self.config, owner.fan_in, ends_branch
         )
         return deviation
+
+
+def beside(
+    config: RunConfig, tokens: Tensor, starts: Tensor | None = None
+) -> tuple[Tensor | None, ...]:
+    """Return what a model reads besides tokens where it is tried or counted, not trained.
+
+    An encoder reads a source of as many tokens, which do not depend on these.
+
+    Args:
+        config: The run.
+        tokens: [K, B, T].
+        starts: As for `Transformer.features`.
+    """
+    if not config.part("architecture").encodes:
+        return (starts,)
+    places = torch.arange(tokens.shape[-1], device=tokens.device)
+    source = (places * 5 + 3) % config.n_vocab
+    return (starts, source.expand_as(tokens), torch.zeros_like(tokens))
 
 
 def model_of(config: RunConfig, pack: int = 1) -> Any:

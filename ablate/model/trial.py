@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ablate import code, sizes
 from ablate.config import RunConfig
-from ablate.model.transformer import Transformer, model_of
+from ablate.model.transformer import Transformer, beside, model_of
 
 SEEDS = (4, 9)  # of the members of a pack
 STEPS, RATE = 30, 3e-3  # in which the loss of a model falls
@@ -35,9 +35,15 @@ def tokens(config: RunConfig, pack: int = 1, seed: int = 0) -> Tensor:
     return torch.randint(config.n_vocab, shape, generator=torch.Generator().manual_seed(seed))
 
 
+def logits_of(model: Transformer, given: Tensor) -> Tensor:
+    """Return the logits of tokens [K, B, T]; what an encoder reads is always the same."""
+    logits: Tensor = model(given, *beside(model.config, given))
+    return logits
+
+
 def loss_of(model: Transformer, given: Tensor) -> Tensor:
     """Return the sum over members of the mean loss against the same tokens turned round."""
-    logits = model(given)
+    logits = logits_of(model, given)
     return F.cross_entropy(logits.flatten(0, 2), given.flip(-1).flatten()) * len(given)
 
 
@@ -45,7 +51,7 @@ def works(config: RunConfig) -> str:
     """Whether a step can be made: shapes, and a gradient for every parameter, even if it is 0."""
     try:
         model, given = built(config), tokens(config)
-        logits = model(given)
+        logits = logits_of(model, given)
         if wrong := _shape(config, logits):
             return wrong
         gradients = torch.autograd.grad(
@@ -61,7 +67,7 @@ def works(config: RunConfig) -> str:
 
 def shapes(config: RunConfig) -> str:
     """Whether logits are [B, T, V], and finite."""
-    return _shape(config, built(config)(tokens(config)))
+    return _shape(config, logits_of(built(config), tokens(config)))
 
 
 def _shape(config: RunConfig, logits: Tensor) -> str:
@@ -75,18 +81,18 @@ def _shape(config: RunConfig, logits: Tensor) -> str:
 def causal(config: RunConfig) -> str:
     """Whether no position sees a later one, and no sequence another."""
     model, given = built(config), tokens(config)
-    before = model(given)
+    before = logits_of(model, given)
     if config.part("attention").causal:
         for at in sorted({1, config.n_ctx // 2, config.n_ctx - 1}):
             later = given.clone()
             later[..., at:] = (later[..., at:] + 1) % config.n_vocab
-            if not _close(config, model(later)[..., :at, :], before[..., :at, :]):
+            if not _close(config, logits_of(model, later)[..., :at, :], before[..., :at, :]):
                 return (
                     f"positions before {at} change when tokens from {at} on do: it sees the future"
                 )
     other = given.clone()
     other[:, 1:] = (other[:, 1:] + 1) % config.n_vocab
-    if not _close(config, model(other)[:, :1], before[:, :1]):
+    if not _close(config, logits_of(model, other)[:, :1], before[:, :1]):
         return "a sequence changes when another one of the batch does"
     return ""
 
@@ -124,7 +130,7 @@ def deterministic(config: RunConfig) -> str:
     model, given = built(config), tokens(config)
     with torch.no_grad():
         kept = [buffer.clone() for buffer in model.buffers()]
-        first, again = model(given), model(given)
+        first, again = logits_of(model, given), logits_of(model, given)
         fresh = built(config)
         initial = zip(fresh.parameters(), built(config).parameters(), strict=True)
         if not all(map(torch.equal, *zip(*initial, strict=True))):
@@ -136,7 +142,11 @@ def deterministic(config: RunConfig) -> str:
             )
         if not all(map(torch.equal, kept, model.buffers())):
             return f"{_parts(config)}: a call changes its buffers, which no checkpoint keeps"
-        return "" if torch.equal(first, fresh(given)) else "equal weights give other numbers"
+        return (
+            ""
+            if torch.equal(first, logits_of(fresh, given))
+            else "equal weights give other numbers"
+        )
 
 
 def packed(config: RunConfig, seeds: Sequence[int] = SEEDS) -> str:
@@ -145,7 +155,7 @@ def packed(config: RunConfig, seeds: Sequence[int] = SEEDS) -> str:
     try:
         together = built(config, *seeds)
         together.rng.step.fill_(7)
-        logits = together(given)
+        logits = logits_of(together, given)
         of_pack = torch.autograd.grad(loss_of(together, given), list(together.parameters()))
     except Exception as error:
         return said(config, error)
@@ -153,7 +163,7 @@ def packed(config: RunConfig, seeds: Sequence[int] = SEEDS) -> str:
         solo = built(config, seed)
         solo.rng.step.fill_(7)
         mine = given[k : k + 1]
-        if not _close(config, solo(mine)[0], logits[k]):
+        if not _close(config, logits_of(solo, mine)[0], logits[k]):
             return "logits of a member of a pack differ from those of a run alone"
         alone = torch.autograd.grad(loss_of(solo, mine), list(solo.parameters()))
         if not all(
@@ -186,7 +196,7 @@ def learns(config: RunConfig, steps: int = STEPS) -> str:
     optimiser, losses = torch.optim.AdamW(model.parameters(), lr=RATE), []
     for step in range(steps):
         model.rng.step.fill_(step)
-        loss = F.cross_entropy(model(shown).flatten(0, 2), wanted.flatten())
+        loss = F.cross_entropy(logits_of(model, shown).flatten(0, 2), wanted.flatten())
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ablate.components.base import Component
 from ablate.config import RunConfig
 from ablate.model.layers import DropoutRng
 from ablate.model.plain import Plain
+from ablate.model.transformer import in_precision
 
 
 class Whole(nn.Module):
@@ -31,19 +31,17 @@ class Whole(nn.Module):
         self.config, self.pack, self.recompute = config, pack, False
         self.rng = DropoutRng(pack)
         self.model = Plain(component, config, pack, width)
-        dtype = getattr(torch, config.part("precision").dtype)
-        if dtype != torch.get_default_dtype():
-            self.to(dtype)
+        in_precision(self, config)
 
     @property
     def n_params(self) -> int:
         """Parameters of one member of the pack."""
         return sum(parameter[0].numel() for parameter in self.parameters())
 
-    def forward(self, tokens: Tensor, starts: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, *read: Tensor | None) -> Tensor:
         return self.features(tokens)
 
-    def features(self, tokens: Tensor, starts: Tensor | None = None, pieces: Any = None) -> Tensor:
+    def features(self, tokens: Tensor, *read: Tensor | None, pieces: Any = None) -> Tensor:
         """Return the logits: they are the only features of the model."""
         logits = self.model.call("forward", tokens)
         shape = (*tokens.shape, self.config.n_vocab)

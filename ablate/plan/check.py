@@ -47,7 +47,7 @@ def complaints(
 def _unread(study: Study, texts: Sequence[Text], source: Source) -> Iterator[str]:
     """Yield complaints about keys of [data] that concern none of the texts."""
     formats = {name for text in texts for name in text.corpus.formats}
-    needed = {"dtype": {"tokens"}, "field": TABLES, "rows": TABLES}
+    needed = {"dtype": {"tokens"}, "field": TABLES, "rows": TABLES, "pairs": TABLES}
     for key in study.reading.model_fields_set:
         needs = needed.get(key, formats - {"tokens"} if key != "format" else formats)
         if not formats & needs:
@@ -138,7 +138,12 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
         where = source.where("eval", key) or location
         for cell in cells:
             model = cell.config.part("architecture")
-            if not model.probed:
+            if cell.config.part("objective").pairs:
+                yield (
+                    f"{where}: cell {cell.label!r}: {probe} reads running text, and objective ="
+                    " 'pairs' is trained on pairs; leave the probe out"
+                )
+            elif not model.probed:
                 yield (
                     f"{where}: cell {cell.label!r}: {probe} is a linear probe on hidden states, and"
                     f" architecture = {model.name!r} gives logits alone; give its class a method"

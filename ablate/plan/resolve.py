@@ -18,7 +18,7 @@ from ablate.plan.model import Resolved, Text
 from ablate.study import Fields, Study
 from ablate.study.source import Source, located
 from ablate.study.values import BUDGETS, LARGEST_BUDGET
-from ablate.text import corpora, describe, tokenizers
+from ablate.text import corpora, describe, pairs, tokenizers
 
 # of English with a vocabulary of some thousand pieces; for estimates
 BYTES_PER_TOKEN = 4.0
@@ -126,6 +126,8 @@ class TransformerResolver:
             run = run.with_(steps=matched_steps(run.config, baseline.config))
         self._check_tuned(run)
         config = run.config
+        if config.part("objective").pairs:
+            return self._of_pairs(run, read)
         longest = max(self.study.evaluation.lengths) * config.n_ctx
         text.check(read.corpus, read.tokenizer, config.n_ctx, round(longest))
         if config.part("document_mask").within:
@@ -133,6 +135,14 @@ class TransformerResolver:
         held_out = self.held_out[config.corpus_hash, config.tokenizer_hash]
         coverage = self.byte_coverage.get(config.tokenizer_hash, 1.0)
         return Resolved(run, config.tokens / read.train_tokens, held_out, coverage)
+
+    def _of_pairs(self, run: Run, read: Text) -> Resolved:
+        """Return a run on pairs, each of which takes a row of n_ctx tokens."""
+        config, corpus = run.config, read.corpus
+        pairs.check(text.of(corpus, read.tokenizer), corpus.name, config.n_ctx)
+        n = config.steps * config.batch_size
+        held_out = corpus.n_held_out_documents * config.n_ctx
+        return Resolved(run, n / corpus.n_train_documents, held_out)
 
     def _check_tuned(self, run: Run) -> None:
         """Try a tuned field that a component declares at all values of its ladder.

@@ -24,6 +24,7 @@ WIDTH, CONTEXT, BATCH = 32, 32, 512  # near which the largest d_model, n_ctx, ba
 SHORTEST, LONGEST = 20, 400
 FEWEST = 2
 HELD_OUT = 2048  # tokens of an evaluation
+DECODED = 16  # pairs
 VOCABULARY = 512
 SHIPPED_INSTEAD = {"debian-docs": "austen"}  # corpora that have to be built first
 
@@ -59,6 +60,7 @@ def tiny(study: Study) -> Study:
             update={
                 "points": min(3, study.evaluation.points),
                 "tokens": min(HELD_OUT, study.evaluation.tokens),
+                "decoded": min(DECODED, study.evaluation.decoded),
             }
             | (
                 {"final_tokens": min(HELD_OUT, study.evaluation.final_tokens)}
@@ -91,7 +93,8 @@ def _shape_changes(study: Study) -> dict[str, Change]:
     """Field → how its values change."""
     values = partial(_values, _explicit(study))
     narrower = _narrower(_explicit(study), values)
-    shorter = _divisor(values("n_ctx"), near=CONTEXT)
+    # a context that holds the longest pair has to stay
+    shorter = 1 if _of_pairs(values) else _divisor(values("n_ctx"), near=CONTEXT)
     contexts = math.lcm(*(n_ctx // shorter for n_ctx in values("n_ctx")))
     smaller = _divisor(values("batch_tokens"), near=BATCH, multiple=contexts)
     depths = {depth: min(depth, rank) for rank, depth in enumerate(sorted(values("n_layer")), 2)}
@@ -110,6 +113,14 @@ def _shape_changes(study: Study) -> dict[str, Change]:
         "corpus": lambda spec: SHIPPED_INSTEAD.get(spec, spec),
         "precision": lambda precision: CATALOGUE["precision"][precision].on_cpu,
     }
+
+
+def _of_pairs(values: Callable[[str], list[Any]]) -> bool:
+    """Return whether a study trains on pairs of source and target."""
+    architectures = map(CATALOGUE["architecture"].canonical, values("architecture"))
+    return "pairs" in values("objective") or any(
+        CATALOGUE["architecture"][name].encodes for name in architectures
+    )
 
 
 def _narrower(study: Study, values: Callable[[str], list[Any]]) -> int:

@@ -29,6 +29,7 @@ def measure(evaluation: Evaluation) -> dict[str, tuple[object, ...]]:
         "probe_loss": probe,
         "probe_accuracy": probe,
         **dict.fromkeys(_AS_CURVES, (evaluation.tokens,)),
+        **dict.fromkeys(("exact_match", "error_rate"), (evaluation.decoded,)),
     }
     if evaluation.probe_csv is not None:
         found |= dict.fromkeys((LABELLED, CHANCE), (evaluation.probe_csv_hash,))

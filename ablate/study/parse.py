@@ -358,6 +358,7 @@ def _evaluation(source: Source, raw: Mapping[str, Any]) -> Evaluation:
     for key, values, low, high in (
         ("lengths", evaluation.lengths, 0, 64),
         ("probe", evaluation.probe.ratio, 0, 1),
+        ("beams", evaluation.beams, 0, 64),
     ):
         if (
             not values
@@ -390,11 +391,11 @@ def _metric(source: Source, text: str, evaluation: Evaluation) -> tuple[str, str
             evaluation = _probing(evaluation, row.name)
         if not row.at:
             return text, row.goal, evaluation
-        key, points = (
-            ("lengths", evaluation.lengths)
-            if row.name == "loss_at_length"
-            else ("probe.ratio", evaluation.probe.ratio)
-        )
+        key, points = {
+            "length factor": ("lengths", evaluation.lengths),
+            "probe ratio": ("probe.ratio", evaluation.probe.ratio),
+            "width of the beam": ("beams", evaluation.beams),
+        }[row.at]
         if at is None and len(points) == 1:
             at = points[0]
         if at not in points:

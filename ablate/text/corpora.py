@@ -22,8 +22,8 @@ from ablate.text.options import DEFAULT, Reading, Request, split_spec
 from ablate.text.options import NAMED as AT
 from ablate.text.sources import Source
 
-# the first two come with the package, the third is built on demand
-NAMED = ("austen", "sotu", "debian-docs")
+# debian-docs is built on demand, the others come with the package
+NAMED = ("austen", "sotu", *sources.PAIRS, "debian-docs")
 # endings of files that are suggested instead of a missing one
 TEXTS = (".txt", ".md", ".rst", ".gz", ".xz", ".zst", ".jsonl", ".csv", ".tsv", ".parquet")
 _FORMAT = 6  # raised when a corpus is read or split differently
@@ -204,7 +204,7 @@ def _load(folder: Path) -> tuple[Facts, Split]:
 
 
 def _locate(spec: str, root: Path) -> str:
-    if spec in ("austen", "sotu"):
+    if spec in NAMED and spec != "debian-docs":
         return AT + spec
     if spec == "debian-docs":
         if not (cache.folder() / "debian-docs" / "corpus" / "text").is_dir():
@@ -280,7 +280,7 @@ def _of_text(source: Source) -> tuple[Facts, Split]:
         sizes = np.array(lengths)
         n_train, n_held_out = int(sizes[~split.held_out].sum()), int(sizes[split.held_out].sum())
         n = [int((~split.held_out).sum()), int(split.held_out.sum())]
-    if not source.named and split.held_out is not None:
+    if split.held_out is not None and (source.is_held_out or not source.named):
         # the same text with another split is another corpus
         digest.update(b"\f" + len(lengths).to_bytes(8, "big"))
         digest.update(np.packbits(split.held_out).tobytes())
@@ -309,10 +309,10 @@ def _of_text(source: Source) -> tuple[Facts, Split]:
 
 def _split(source: Source, n: int, given: Sequence[bool | None], groups: Groups) -> Split:
     """Return the split of a text: the package's, the text's own, or ours."""
-    if source.named:
-        return every_tenth(n)
     if source.how:
         return Split(source.how, np.array(given, bool))
+    if source.named:
+        return every_tenth(n)
     if n < WHOLE_FROM or (held_out := groups.held_out(1 / EVERY)) is None:
         return TAILS
     return Split(

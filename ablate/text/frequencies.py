@@ -27,19 +27,18 @@ def counts(stream: np.ndarray, n_vocab: int) -> np.ndarray:
     return found
 
 
-def unigram_nats(tokens: Tokens) -> np.ndarray:
-    """Return −log p of each token under the frequencies of the training text, [V] float64.
+def nats(found: np.ndarray) -> np.ndarray:
+    """Return −log p of each token by how often each was found, [V] float64.
 
     One is added to each count, so that a token that training never shows has a finite loss.
     """
-    found = counts(tokens.train, tokens.n_vocab) + 1
-    return np.log(found.sum()) - np.log(found)
+    return np.log((found + 1).sum()) - np.log(found + 1)
 
 
 def unigram_loss(tokens: Tokens) -> float:
     """Return the loss of these frequencies on the held-out text, in nats per token."""
     found = counts(tokens.held_out, tokens.n_vocab)
-    return float(found @ unigram_nats(tokens) / max(1, found.sum()))
+    return float(found @ nats(counts(tokens.train, tokens.n_vocab)) / max(1, found.sum()))
 
 
 def line(tokenizer: TokenizerInfo, tokens: Tokens) -> str:

@@ -38,6 +38,13 @@ class Reading(BaseModel):
             " from the first rows"
         ),
     )
+    pairs: tuple[str, str] | None = Field(
+        None,
+        description=(
+            "the keys or columns that hold source and target, for objective = 'pairs'; a document"
+            " is then a row, source and target with a tab between"
+        ),
+    )
     encoding: str = Field(
         "",
         description=(

@@ -50,7 +50,8 @@ class Format:
 
 def _jsonl(path: Path, reading: Reading, mended: Mended) -> Rows:
     with files.text(path, _parsable(reading), mended) as buffer:
-        yield from _texts(path, _json_rows(path, buffer), reading.field, mended)
+        rows = _json_rows(path, buffer)
+        yield from _texts(path, rows, reading.field, mended, keep=bool(reading.pairs))
 
 
 def _json_rows(path: Path, buffer: files.Buffer) -> Iterator[tuple[int, Any]]:
@@ -289,8 +290,16 @@ def _named_rows(
 ) -> Iterator[tuple[str, str]]:
     assert format.rows
     for path in paths:
-        for text in format.rows(path, reading, mended):
-            yield str(path), text
+        if not reading.pairs:
+            for text in format.rows(path, reading, mended):
+                yield str(path), text
+            continue
+        columns = (
+            format.rows(path, reading.model_copy(update={"field": name}), mended)
+            for name in reading.pairs
+        )
+        for row in zip(*columns, strict=True):
+            yield str(path), "\t".join(" ".join(text.split()) for text in row)
 
 
 def _are_lines(
@@ -301,8 +310,8 @@ def _are_lines(
     They are if none has a line end inside, and most end with one, or some are blank: text of one's
     own is not cut into rows that are empty.
     """
-    if reading.rows != "auto":
-        return reading.rows == "lines", rows
+    if reading.rows != "auto" or reading.pairs:
+        return reading.rows == "lines" and not reading.pairs, rows
     first = list(_beginning(rows))
     texts = [text for _, text in first]
     filled = [text for text in texts if text.strip()]
@@ -349,7 +358,7 @@ def _clean(text: str, reading: Reading, mended: Mended) -> bytes:
 
 
 def _texts(
-    path: Path, rows: Iterator[tuple[int, Any]], field: str, mended: Mended
+    path: Path, rows: Iterator[tuple[int, Any]], field: str, mended: Mended, keep: bool = False
 ) -> Iterator[str]:
     """Yield the texts of rows of JSON but those that lack the key; finds the key if none is named.
 
@@ -358,6 +367,7 @@ def _texts(
         rows: Objects or strings, with their numbers.
         field: The key; "" to find it.
         mended: Counts the rows that lack it.
+        keep: Whether these are yielded, as empty texts.
     """
     first: list[tuple[int, Any]] = []
     if not field:
@@ -374,7 +384,10 @@ def _texts(
             raise AblateError(f"{path}, line {number}: a row is an object with keys")
         if field not in row:
             lacking = lacking or (number, row)
-            mended.n_without_text += 1
+            if keep:
+                yield ""
+            else:
+                mended.n_without_text += 1
             continue
         text = row[field]
         if text is not None and not isinstance(text, str):

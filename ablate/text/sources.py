@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ablate.errors import AblateError
-from ablate.text import cache, readers
+from ablate.text import cache, readers, words
 from ablate.text.documents import Document
 from ablate.text.files import Mended
 from ablate.text.options import BYTES, NAMED, Reading, Request
@@ -18,6 +18,21 @@ from ablate.text.readers import Format
 SHIPPED = Path(__file__).parent / "shipped"
 # how the corpora that come with the package are read: as their hash was made
 _AS_SHIPPED = Reading(format="text", encoding=BYTES)
+
+# corpora of pairs that come with the package: file, which words are held out, and that in words
+PAIRS: dict[str, tuple[str, Callable[[str], bool], str]] = {
+    "cmudict": (
+        "cmudict",
+        words.by_stem,
+        f"about one word in {words.EVERY}, by the hash of its stem, so that inflections of a word"
+        " are on one side",
+    ),
+    "cmudict-long": (
+        "cmudict",
+        words.by_length,
+        f"words of {words.LONG} letters or more; the training words are shorter",
+    ),
+}
 
 # words in names of files and folders that say which part of a text they are
 _WORDS = {
@@ -57,6 +72,7 @@ class Source:
         how: Where the split of the parts is from, as a phrase; "" where it is ours.
         unread: What else is there, and is not read.
         named: Whether the corpus comes with the package, and defines its own split.
+        is_held_out: Whether the pair of a source text is held out, where a rule decides that.
     """
 
     parts: tuple[Part, ...]
@@ -64,6 +80,7 @@ class Source:
     how: str = ""
     unread: tuple[str, ...] = ()
     named: bool = False
+    is_held_out: Callable[[str], bool] | None = None
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -93,7 +110,11 @@ class Source:
         counted = Mended() if mended is None else mended
         for part in self.parts:
             for document in readers.read(part.files, part.format, self.reading, counted, like):
-                yield document, part.held_out
+                held_out = part.held_out
+                if self.is_held_out:
+                    source, _, _ = b"".join(document.pieces()).partition(b"\t")
+                    held_out = self.is_held_out(source.decode())
+                yield document, held_out
 
 
 def is_glob(spec: str) -> bool:
@@ -139,9 +160,13 @@ def at(location: str) -> Source:
     """
     request = Request.of(location)
     if request.train.startswith(NAMED):
-        files = _named(request.train.removeprefix(NAMED))
-        part = Part(files, readers.FORMATS["text"])
-        return Source((part,), _AS_SHIPPED, named=True)
+        name = request.train.removeprefix(NAMED)
+        plain = readers.FORMATS["text"]
+        if name in PAIRS:
+            stem, held_out, how = PAIRS[name]
+            part = Part((SHIPPED / f"{stem}.txt.xz",), plain)
+            return Source((part,), _AS_SHIPPED, how, named=True, is_held_out=held_out)
+        return Source((Part(_named(name), plain),), _AS_SHIPPED, named=True)
     files, reading = _files(request.train), request.reading
     if request.held_out:
         parts = [

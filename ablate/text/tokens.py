@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -47,6 +47,18 @@ class Tokens:
     held_out_bounds: np.ndarray
     held_out_documents: np.ndarray
     separator: tuple[int, ...] = ()  # tokens after each document; () if unknown
+
+    def of_pairs(self, n_ctx: int) -> Tokens:
+        """Return the tokens with n_ctx separators behind each stream, so that a row of n_ctx + 1
+        tokens may begin at every document.
+        """
+        assert len(self.separator) == 1, "`ablate.data.pairs.check` refuses this"
+        fill = np.full(n_ctx, self.separator[0], self.train.dtype)
+        return replace(
+            self,
+            train=np.concatenate([self.train, fill]),
+            held_out=np.concatenate([self.held_out, fill]),
+        )
 
     @property
     def n_train(self) -> int:
@@ -97,6 +109,8 @@ def load(config: RunConfig, sources: Mapping[str, str]) -> Tokens:
     """
     corpus, tokenizer = (config.corpus_hash, config.tokenizer_hash)
     tokens = _tokens(sources[corpus], corpus, sources.get(tokenizer, config.tokenizer), tokenizer)
+    if config.part("objective").pairs:
+        return tokens.of_pairs(config.n_ctx)
     _long_enough(config.corpus, len(tokens.train), len(tokens.held_out), config.n_ctx)
     return tokens
 

@@ -20,7 +20,6 @@ from ablate import sizes
 from ablate.config import LOADED_FIELDS, RunConfig
 from ablate.data.objectives import Example
 from ablate.errors import unknown
-from ablate.model.transformer import Pieces
 from ablate.model.trial import said
 from ablate.text import Tokens
 from ablate.train.step import Functions, Step
@@ -124,14 +123,14 @@ class CompiledStep:
             products = self._products * steps
             if not self._eager_pace:
                 self._capture(
-                    possible("whole", recompute) if products > LONG and can_compile() else "eager"
+                    possible("whole", recompute) if products > LONG and self._compiles else "eager"
                 )
             self.seconds += self._eager_pace * steps
             self.products += products
             first = not CompiledStep.compiler_begun
             wanted = (
                 worthwhile(self.seconds, self.mode, self.products, shared=shared, first=first)
-                if can_compile()
+                if self._compiles
                 else self.mode
             )
         wanted = possible(wanted, recompute)
@@ -158,6 +157,11 @@ class CompiledStep:
         self.pace = timed(self.step)
         if not self._eager_pace:
             self._eager_pace = MODES[self.mode].eager(self.pace, self._products)
+
+    @property
+    def _compiles(self) -> bool:
+        """Whether the host has a compiler, and torch compiles all parts of the model."""
+        return can_compile() and all(one.compiles for one in self.step.config.parts)
 
     @property
     def _products(self) -> float:
@@ -223,9 +227,7 @@ def functions(step: Step, mode: str) -> Functions:
     example, finish = compiled(step.example), compiled(step.finish)
     if mode == "whole" or not step.model.blocks:
         return Functions(example, compiled(step.losses), finish)
-    model = step.model
-    blocks = [compiled(block.forward) for block in model.blocks]
-    pieces = Pieces(compiled(model.start), blocks, compiled(model.final_norm.forward))
+    pieces = step.model.pieces(compiled)
     score = compiled(step.score)
 
     def losses(part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:

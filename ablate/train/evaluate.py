@@ -18,8 +18,9 @@ from ablate.data.frequencies import repeated
 from ablate.data.objectives import Example, Masked
 from ablate.data.passages import Passages, labelled, passages
 from ablate.evaluation import CHANCE, COPY_SHARE, LABELLED, Evaluation, copied, n_scored
-from ablate.text import Tokens
-from ablate.text.frequencies import unigram_nats
+from ablate.text import Tokens, pairs
+from ablate.text.frequencies import counts, nats
+from ablate.train import decode
 from ablate.train.loss import cross_entropy
 from ablate.train.own import OwnScore, own_metrics
 from ablate.train.step import Step
@@ -134,12 +135,16 @@ class Evaluator:
             else torch.from_numpy(lengths)
         )
         self.byte_lengths = torch.cat([byte_lengths.float(), torch.zeros(mask)]).to(step.device)
-        unigram = torch.from_numpy(unigram_nats(tokens)).float()
+        self.pairs = tokens if self.config.part("objective").pairs else None
+        found = pairs.target_counts(tokens) if self.pairs else counts(tokens.train, tokens.n_vocab)
+        unigram = torch.from_numpy(nats(found)).float()
         self.unigram = torch.cat([unigram, torch.zeros(mask)]).to(step.device)
         self.held_out_text = tokens.held_out
         n_ctx, n_tokens = self.config.n_ctx, len(tokens.held_out)
+        documents = tokens.held_out_bounds[:-1] if self.pairs else None
         self.starts, self.final_starts = (
-            held_out_starts(n_tokens, n_ctx, n) for n in (evaluation.tokens, evaluation.n_final)
+            held_out_starts(n_tokens, n_ctx, n, documents)
+            for n in (evaluation.tokens, evaluation.n_final)
         )
         self.windows = gather(tokens.held_out, self.starts, n_ctx + 1).to(step.device)
         self.example = step.objective.test(self.windows)
@@ -200,7 +205,7 @@ class Evaluator:
             ("loss_at_length", factor, self._score(self._parts(example)).loss)
             for factor, example in self.lengths.items()
         ]
-        return finals + self._streams() + self._probes() + self._downstream()
+        return finals + self._streams() + self._probes() + self._decoded() + self._downstream()
 
     def _by_block(self, name: str, at: float, score: Score) -> list[WindowLosses]:
         return score.by_block(name, at, self.final_starts, self.config.n_ctx)
@@ -233,7 +238,7 @@ class Evaluator:
         n, at_once = read.inputs.shape[1], self.step.micro_batch
         parts = [read.rows(row, at_once) for row in range(0, n, at_once)]
         with self._quiet():
-            measured = [self.step.model.stream(part.inputs, part.starts) for part in parts]
+            measured = [self.step.model.stream(*part.read) for part in parts]
         rms, similarity = (torch.stack(one) for one in zip(*measured, strict=True))
         share = torch.tensor([part.inputs.shape[1] / n for part in parts]).to(rms)[:, None, None]
         rms, similarity = (share * rms.square()).sum(0).sqrt(), (share * similarity).sum(0)
@@ -274,6 +279,34 @@ class Evaluator:
             *finals,
             ("pseudo_perplexity", 0, [math.exp(min(loss, 700.0)) for loss in alone.loss]),
         ]
+
+    def _decoded(self) -> list[Final]:
+        """For pairs, exact match and error rate of decoded targets, at every width of the beam."""
+        if self.pairs is None:
+            return []
+        documents = self.pairs.held_out_bounds[:-1]
+        chosen = np.linspace(
+            0, len(documents) - 1, min(self.evaluation.decoded, len(documents))
+        ).astype(np.int64)
+        windows = gather(self.held_out_text, documents[chosen], self.config.n_ctx + 1)
+        _, end = pairs.marks(self.pairs)
+        finals: list[Final] = []
+        for beam in self.evaluation.beams:
+            at_once = max(1, self._at_once(self.config.n_ctx) // beam)
+            written: list[list[decode.Match]] = [[] for _ in range(self.pack)]
+            for row in range(0, len(windows), at_once):
+                part = windows[row : row + at_once].to(self.step.device)
+                example = self.step.objective.test(part)
+                with self._quiet(), self.step.autocast():
+                    texts = decode.targets(self.step.model, example, beam, end)
+                for member, found in zip(written, texts, strict=True):
+                    member += decode.matches(found, part, self.pairs)
+                self.advance()
+            finals += [
+                ("exact_match", beam, [decode.exact(member) for member in written]),
+                ("error_rate", beam, [decode.error_rate(member) for member in written]),
+            ]
+        return finals
 
     def _downstream(self) -> list[Final]:
         """Accuracies of linear probes on features averaged over a passage's tokens."""
@@ -360,17 +393,17 @@ class Evaluator:
         """Nats, hits, tokens, bytes and unigram nats, summed over windows: [5, K, T]; and nats and
         tokens, summed over positions: [2, K, W].
         """
-        inputs, targets, weights, starts = part
+        targets = part.targets
         with self.step.autocast():
-            logits = self.step.model.head(self.step.model.features(inputs, starts))
+            logits = self.step.model.head(self.step.model.features(*part.read))
         loss, _ = cross_entropy(logits, targets)
         if own:
-            given = {"logits": logits, "targets": targets, "losses": loss, "inputs": inputs}
-            own.add(given, weights > 0)
+            given = {"logits": logits, "targets": targets, "losses": loss, "inputs": part.inputs}
+            own.add(given, part.weights > 0)
         hits = (logits.argmax(-1) == targets).to(loss.dtype)
         of_target = (self.byte_lengths[targets], self.unigram[targets])
         per_token = torch.stack(
             (loss, hits, torch.ones_like(loss), *(one.to(loss.dtype) for one in of_target))
         )
-        per_token = per_token * weights
+        per_token = per_token * part.weights
         return per_token.sum(2), per_token[[0, 2]].sum(3)

@@ -94,8 +94,9 @@ class Step:
         first = configs[0]
         data_seeds = [config.batches_seed for config in configs]
         where = self.device if tokens.train.nbytes <= TEXT_BYTES else torch.device("cpu")
+        documents = tokens.train_bounds[:-1] if first.part("objective").pairs else None
         self.batches = Batches(
-            tokens.train, data_seeds, first.n_ctx, first.batch_size, first.steps, where
+            tokens.train, data_seeds, first.n_ctx, first.batch_size, first.steps, where, documents
         )
         self.objective.load(configs)
         self.model.initialise([config.weights_seed for config in configs], data_seeds)
@@ -224,7 +225,7 @@ class Step:
     def features(self, part: Example, pieces: Pieces | None = None) -> Tensor:
         """Return the model's features of a micro-batch, [K, B, T, C]; see `Transformer`."""
         with self.autocast():
-            return self.model.features(part.inputs, part.starts, pieces)
+            return self.model.features(*part.read, pieces=pieces)
 
     def score(self, features: Tensor, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
         """Return the losses of `features`, as `losses` does."""

@@ -53,11 +53,12 @@ class Model(nn.Module):
             ) from None
         self.eval()
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, source: Tensor | None = None) -> Tensor:
         """Return the logits of tokens: of the next one, or of the hidden ones.
 
         Args:
             tokens: [B, T] int64; T is at most n_ctx where positions beyond it are not defined.
+            source: What the encoder reads, [B, S] int64; None for a model without one.
 
         Returns:
             [B, T, V] in the precision of the weights.
@@ -65,9 +66,12 @@ class Model(nn.Module):
         if self.about.use:  # the levels of the model that was loaded last are in the catalogue
             outside.use(self.about.use)
         given = tokens[None]
+        starts = self._documents.starts(given)
         casts = self.config.part("precision").casts
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=casts):
-            logits: Tensor = self.transformer(given, self._documents.starts(given))
+            logits: Tensor = self.transformer(
+                given, starts, None if source is None else source[None]
+            )
         return logits[0]
 
     @staticmethod

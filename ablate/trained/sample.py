@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ablate.data.pairs import Pairs
 from ablate.errors import AblateError
+from ablate.train.decode import targets
 from ablate.trained.model import Model
 from ablate.trained.tokens import MASK
 
@@ -19,8 +21,10 @@ def sample(
     temperature: float | None = None,
     top_k: int | None = None,
     seed: int = 0,
+    beam: int = 1,
 ) -> str:
-    """Return a text continued by a causal model, or with its masks filled by a masked one.
+    """Return a text continued by a causal model, with its masks filled by a masked one, or the
+    target that a model of pairs decodes for it.
 
     A causal model reads the last n_ctx tokens at most, and stops where its document ends; what ends
     it is left out. A masked model fills the mask that it is surest of first, then reads the text
@@ -34,11 +38,18 @@ def sample(
             model, 0 for a masked one.
         top_k: Choose among so many likeliest tokens; None for all.
         seed: Of the choice: equal arguments give equal text.
+        beam: Of a model of pairs: hypotheses that are kept; 1 is greedy.
 
     Raises:
         AblateError: A causal model gets a mask, a masked one gets none or more text than n_ctx
             tokens, or the tokenizer cannot encode the text.
     """
+    if model.config.part("objective").pairs:
+        if temperature is not None or top_k is not None:
+            raise AblateError(
+                "this model decodes the target of a pair and draws no token: use beam"
+            )
+        return _target(model, text, beam)
     masked = model.tokenizer.mask is not None
     if temperature is None:
         temperature = 0.0 if masked else 1.0
@@ -102,6 +113,25 @@ def _fill(model: Model, given: list[int], choice: _Choice) -> list[int]:
         surest = int(logits.softmax(-1).amax(-1).argmax())
         text[hidden[surest]] = choice(logits[surest])
     return text
+
+
+def _target(model: Model, text: str, beam: int) -> str:
+    tokenizer, n_ctx = model.tokenizer, model.config.n_ctx
+    source = tokenizer.encode(text)
+    if len(source) + 2 > n_ctx:
+        raise AblateError(
+            f"the text has {len(source):,} tokens, and a row of n_ctx = {n_ctx:,} has no place for"
+            " a target behind it"
+        )
+    assert tokenizer.inner is not None
+    device = next(model.parameters()).device
+    objective = Pairs([model.config], tokenizer.inner, device)
+    row = [*source, objective.mark]
+    row += [objective.end] * (n_ctx + 1 - len(row))
+    example = objective.test(torch.tensor([row], device=device))
+    written = targets(model.transformer, example, beam, objective.end)[0, 0].tolist()
+    cut = written.index(objective.end) if objective.end in written else len(written)
+    return tokenizer.decode(written[:cut])
 
 
 def _logits(model: Model, tokens: list[int]) -> Tensor:

@@ -1,0 +1,523 @@
+"""Encoder-decoders: equal to torch's and transformers' by copied weights, wired as stated."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ablate.components import CATALOGUE
+from ablate.config import RunConfig
+from ablate.errors import AblateError
+from ablate.model.encoder_decoder import EncoderDecoder
+from ablate.model.recurrent import Recurrent
+
+WIDTH, HEADS, HIDDEN, VOCABULARY, LAYERS = 32, 4, 48, 50, 2
+PARTS = ("query", "key", "value")
+
+
+def _config(**fields: Any) -> RunConfig:
+    sizes: dict[str, Any] = {"n_layer": LAYERS, "d_model": WIDTH, "n_head": HEADS}
+    sizes |= {"d_mlp": HIDDEN, "n_ctx": 20, "n_vocab": VOCABULARY}
+    sizes |= {"architecture": "encoder-decoder"}
+    return RunConfig(
+        **{**sizes, **fields}, init="normal-0.02", batch_tokens=2 * fields.get("n_ctx", 20)
+    )
+
+
+def _model(config: RunConfig, *seeds: int) -> EncoderDecoder:
+    """Return a model with large random weights, so that attention is far from uniform."""
+    model = EncoderDecoder(config, max(1, len(seeds)))
+    model.initialise(seeds or (0,))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape[1:], generator=generator)
+            parameter.copy_(noise * (0.25 if parameter.ndim > 2 else 0.1) + name.endswith("gain"))
+    return model.eval()
+
+
+def _read(config: RunConfig, source: int = 12, target: int = 9) -> tuple[Tensor, Tensor]:
+    """Return tokens of a target and a source, [1, 2, T] and [1, 2, S]."""
+    draw = torch.Generator().manual_seed(2)
+    return tuple(  # type: ignore[return-value]
+        torch.randint(1, config.n_vocab, (1, 2, length), generator=draw)
+        for length in (target, source)
+    )
+
+
+def _same_as(
+    ours: EncoderDecoder,
+    theirs: nn.Module,
+    names: dict[str, str],
+    run: Callable[[Tensor, Tensor], Tensor],
+    found: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    """Copy our weights into theirs, and compare outputs and the gradients of one backward pass."""
+    named = dict(theirs.named_parameters())
+    assert len(set(names.values())) == len(names)
+    assert names.keys() == {name for name, _ in ours.named_parameters()}
+    with torch.no_grad():
+        for our, their in names.items():
+            named[their].copy_(ours.get_parameter(our)[0])
+    target, source = _read(ours.config)
+    outputs = found(target, source)[0], run(target[0], source[0])
+    assert outputs[1].std() > 0.3
+    torch.testing.assert_close(*outputs, atol=1e-5, rtol=1e-5)
+    wanted = torch.randint(outputs[1].shape[-1], (outputs[1].shape[0] * outputs[1].shape[1],))
+    for output in outputs:
+        F.cross_entropy(output.flatten(0, 1), wanted).backward()
+    for our, their in names.items():
+        torch.testing.assert_close(
+            ours.get_parameter(our).grad[0], named[their].grad, atol=1e-5, rtol=1e-4
+        )
+
+
+class _Torch(nn.Module):
+    """`nn.Transformer`, with query, key and value as parameters of their own."""
+
+    def __init__(self, norm_first: bool) -> None:
+        super().__init__()
+        sizes = {"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": HIDDEN}
+        self.model = nn.Transformer(
+            **sizes,
+            num_encoder_layers=LAYERS,
+            num_decoder_layers=LAYERS,
+            dropout=0.0,
+            batch_first=True,
+            norm_first=norm_first,
+        ).eval()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        if not norm_first:  # torch has a final norm in any case, Vaswani et al. have none
+            self.model.encoder.norm = self.model.decoder.norm = nn.Identity()
+        self.maps = nn.ParameterDict()
+        for name, module in list(self.model.named_modules()):
+            if isinstance(module, nn.MultiheadAttention):
+                for part in PARTS:
+                    self.maps[f"{name}.{part}.weight".replace(".", "/")] = nn.Parameter(
+                        torch.zeros(WIDTH, WIDTH)
+                    )
+                    self.maps[f"{name}.{part}.bias".replace(".", "/")] = nn.Parameter(
+                        torch.zeros(WIDTH)
+                    )
+
+    def forward(self, target: Tensor, source: Tensor) -> Tensor:
+        joint = {}
+        for name, module in self.model.named_modules():
+            if isinstance(module, nn.MultiheadAttention):
+                for end in ("weight", "bias"):
+                    joint[f"{name}.in_proj_{end}"] = torch.cat(
+                        [self.maps[f"{name}.{part}.{end}".replace(".", "/")] for part in PARTS]
+                    )
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        x = torch.func.functional_call(
+            self.model, joint, (self.embedding(source), self.embedding(target)), {"tgt_mask": mask}
+        )
+        return self.head(x)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_equals_torchs_transformer(norm: str) -> None:
+    ours = _model(_config(norm=norm, position="none", activation="relu"))
+    norms = {
+        "pre": {"n1": "norm1", "n2": "norm2", "decoder n3": "norm2", "decoder n2": "norm3"},
+        "post": {"p1": "norm1", "p2": "norm2", "decoder p3": "norm2", "decoder p2": "norm3"},
+    }[norm]
+    modules = {
+        "attention": "self_attn",
+        "cross": "multihead_attn",
+        "mlp.hidden": "linear1",
+        "mlp.output": "linear2",
+    }
+    names = {"embedding.weight": "embedding.weight", "unembedding.weight": "head.weight"}
+    for name, _ in ours.named_parameters():
+        stack = "encoder" if name.startswith("encoder.") else "decoder"
+        part = name.removeprefix("encoder.")
+        end = {"gain": "weight"}.get(part.rsplit(".", 1)[1], part.rsplit(".", 1)[1])
+        if part.startswith("final_norm"):
+            names[name] = f"model.{stack}.norm.{end}"
+        if not part.startswith("blocks."):
+            continue
+        _, number, module, *rest, _ = part.split(".")
+        layer = f"{stack}.layers.{number}"
+        if module in ("attention", "cross"):
+            joint = f"{layer}.{modules[module]}"
+            names[name] = (
+                f"model.{joint}.out_proj.{end}"
+                if rest == ["output"]
+                else "maps." + f"{joint}.{rest[0]}.{end}".replace(".", "/")
+            )
+        elif module == "mlp":
+            names[name] = f"model.{layer}.{modules[f'mlp.{rest[0]}']}.{end}"
+        else:
+            found = norms.get(f"{stack} {module}", norms.get(module))
+            names[name] = f"model.{layer}.{found}.{end}"
+    theirs = _Torch(norm == "pre")
+    _same_as(ours, theirs, names, theirs, lambda target, source: ours(target, None, source))
+
+
+def test_equals_t5() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = _config(
+        norm_kind="rmsnorm",
+        bias="none",
+        position="t5",
+        activation="relu",
+        attention_scale="none",
+        d_head=6,
+        n_ctx=128,
+    )
+    theirs = transformers.T5ForConditionalGeneration(
+        transformers.T5Config(
+            vocab_size=VOCABULARY,
+            d_model=WIDTH,
+            d_kv=6,
+            d_ff=HIDDEN,
+            num_layers=LAYERS,
+            num_heads=HEADS,
+            layer_norm_epsilon=1e-5,
+            feed_forward_proj="relu",
+            tie_word_embeddings=False,
+        )
+    ).eval()
+    theirs.lm_head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+    theirs.config.scale_decoder_outputs = False
+    names = {"embedding.weight": "shared.weight", "unembedding.weight": "lm_head.weight"}
+    layers = {
+        "encoder": {"attention": (0, "SelfAttention"), "mlp": (1, "DenseReluDense")},
+        "decoder": {
+            "attention": (0, "SelfAttention"),
+            "cross": (1, "EncDecAttention"),
+            "mlp": (2, "DenseReluDense"),
+        },
+    }
+    letters = {"query": "q", "key": "k", "value": "v", "output": "o"}
+    ours = _model(config)
+    for name, _ in ours.named_parameters():
+        stack = "encoder" if name.startswith("encoder.") else "decoder"
+        part = name.removeprefix("encoder.").split(".")
+        if part[0] == "final_norm":
+            names[name] = f"{stack}.final_layer_norm.weight"
+        elif part[0] == "position":
+            names[name] = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        elif part[0] == "blocks":
+            of, module = layers[stack], part[2]
+            block = f"{stack}.block.{part[1]}.layer"
+            if module in ("n1", "n2", "n3"):
+                number = {"n1": 0, "n2": of["mlp"][0], "n3": 1}[module]
+                names[name] = f"{block}.{number}.layer_norm.weight"
+            else:
+                number, their = of[module]
+                last = (
+                    {"hidden": "wi", "output": "wo"}[part[3]]
+                    if module == "mlp"
+                    else letters[part[3]]
+                )
+                names[name] = f"{block}.{number}.{their}.{last}.weight"
+    _same_as(
+        ours,
+        theirs,
+        names,
+        lambda target, source: theirs(input_ids=source, decoder_input_ids=target).logits,
+        lambda target, source: ours(target, None, source),
+    )
+
+
+def test_equals_bart() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = _config(
+        norm="post",
+        position="learned",
+        activation="gelu",
+        embed_norm="layernorm",
+        tie_embeddings="tied",
+    )
+    theirs = transformers.BartForConditionalGeneration(
+        transformers.BartConfig(
+            vocab_size=VOCABULARY,
+            d_model=WIDTH,
+            max_position_embeddings=20,
+            encoder_layers=LAYERS,
+            decoder_layers=LAYERS,
+            encoder_attention_heads=HEADS,
+            decoder_attention_heads=HEADS,
+            encoder_ffn_dim=HIDDEN,
+            decoder_ffn_dim=HIDDEN,
+            dropout=0.0,
+        )
+    ).eval()
+    ours = _model(config)
+    names = {"embedding.weight": "model.shared.weight"}
+    maps = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+    for name, _ in ours.named_parameters():
+        stack = "encoder" if name.startswith("encoder.") else "decoder"
+        part = name.removeprefix("encoder.").split(".")
+        end = {"gain": "weight"}.get(part[-1], part[-1])
+        if part[0] == "embed_norm":
+            names[name] = f"model.{stack}.layernorm_embedding.{end}"
+        elif part[0] == "position":
+            names[name] = f"model.{stack}.embed_positions.weight"
+        elif part[0] == "blocks":
+            module = part[2]
+            their = {
+                "p1": "self_attn_layer_norm",
+                "p2": "final_layer_norm",
+                "p3": "encoder_attn_layer_norm",
+                "attention": "self_attn",
+                "cross": "encoder_attn",
+            }.get(module, "")
+            if module in ("attention", "cross"):
+                their += f".{maps[part[3]]}"
+            if module == "mlp":
+                their = {"hidden": "fc1", "output": "fc2"}[part[3]]
+            names[name] = f"model.{stack}.layers.{part[1]}.{their}.{end}"
+    # the first two rows of their tables are never used
+    for stack in (theirs.model.encoder, theirs.model.decoder):
+        stack.embed_positions = _Positions(20)
+    _same_as(
+        ours,
+        theirs,
+        names,
+        lambda target, source: theirs(input_ids=source, decoder_input_ids=target).logits,
+        lambda target, source: ours(target, None, source),
+    )
+
+
+class _Positions(nn.Embedding):
+    """One vector a position, from 0."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n, WIDTH)
+
+    def forward(self, tokens: Tensor, *_: Any, **__: Any) -> Tensor:
+        return super().forward(torch.arange(tokens.shape[1]))
+
+
+# -- wiring ----------------------------------------------------------------------------------------
+
+WIRINGS: dict[str, Callable[..., Tensor]] = {
+    "serial": lambda x, A, X, M, P1, P3, P2: P2(
+        P3(P1(x + A(x)) + X(P1(x + A(x)))) + M(P3(P1(x + A(x)) + X(P1(x + A(x)))))
+    ),
+    "no-attention-skip": lambda x, A, X, M, P1, P3, P2: P2(P3(X(P1(A(x)))) + M(P3(X(P1(A(x)))))),
+    "no-mlp-skip": lambda x, A, X, M, P1, P3, P2: P2(M(P3(P1(x + A(x)) + X(P1(x + A(x)))))),
+    "concat": lambda x, A, X, M, P1, P3, P2: P2(M(torch.cat((x, P3(X(P1(A(x))))), -1))),
+    "outer-skip": lambda x, A, X, M, P1, P3, P2: P2(x + M(P3(X(P1(A(x)))))),
+    "double-skip": lambda x, A, X, M, P1, P3, P2: P2(
+        x + P3(P1(x + A(x)) + X(P1(x + A(x)))) + M(P3(P1(x + A(x)) + X(P1(x + A(x)))))
+    ),
+    "parallel": lambda x, A, X, M, P1, P3, P2: P2(x + A(x) + X(x) + M(x)),
+    "no-skip": lambda x, A, X, M, P1, P3, P2: P2(M(P3(X(P1(A(x)))))),
+}
+
+
+@pytest.mark.parametrize("topology", CATALOGUE["topology"].names)
+@pytest.mark.parametrize("norm", ["pre", "post", "peri"])
+def test_a_decoders_block_is_the_equation_of_its_topology(topology: str, norm: str) -> None:
+    config = _config(topology=topology, norm=norm, position="none")
+    block = _model(config).blocks[0]
+    draw = torch.Generator().manual_seed(3)
+    x, memory = (torch.randn(1, 2, n, WIDTH, generator=draw) for n in (9, 12))
+    o1, o2, o3, n1, n2, n3 = (getattr(block, f"{kind}{i}") for kind in "on" for i in (1, 2, 3))
+    expected = WIRINGS[topology](
+        x,
+        lambda x: o1(block.attention(n1(x), None)),
+        lambda h: o3(block.cross(n3(h), None, memory)),
+        lambda h: o2(block.mlp(n2(h))),
+        block.p1,
+        block.p3,
+        block.p2,
+    )
+    torch.testing.assert_close(block(x, None, memory, None), expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("score", ["dot", "additive"])
+@pytest.mark.parametrize("position", ["learned", "t5", "alibi", "rotary"])
+def test_what_fills_a_source_up_changes_nothing(position: str, score: str) -> None:
+    if score == "additive" and position == "rotary":
+        pytest.skip("no such model")
+    config = _config(position=position, score=score)
+    model = _model(config)
+    target, source = _read(config)
+    filled = F.pad(source, (0, 5), value=3)
+    starts = torch.where(torch.arange(17) < 12, 0, 12).expand_as(filled)
+    with torch.no_grad():
+        found = model(target, None, filled, starts)
+        torch.testing.assert_close(found, model(target, None, source), atol=1e-5, rtol=1e-4)
+        other = torch.where(starts == 0, filled, 7)
+        assert torch.equal(found, model(target, None, other, starts))
+
+
+@pytest.mark.parametrize("encoder", ["full", "causal"])
+def test_the_decoder_sees_its_past_and_the_whole_source(encoder: str) -> None:
+    config = _config(encoder_attention=encoder)
+    model = _model(config)
+    target, source = _read(config)
+    later, changed = target.clone(), source.clone()
+    later[..., 5:] = (later[..., 5:] + 1) % VOCABULARY
+    changed[..., -1] = (changed[..., -1] + 1) % VOCABULARY
+    with torch.no_grad():
+        before = model(target, None, source)
+        apart = (before - model(later, None, source)).abs().amax((0, 1, 3))
+        assert apart[:5].max() < 1e-6 and apart[5:].min() > 1e-3
+        assert (before - model(target, None, changed)).abs().amax((0, 1, 3)).min() > 1e-4
+        memories = [
+            model.encoder.through(model.encoder.blocks, *model.read(text))
+            for text in (source, changed)
+        ]
+    earlier = (memories[0] - memories[1]).abs().amax((0, 1, 3))[:-1]
+    assert bool(earlier.max() < 1e-6) is (encoder == "causal")
+
+
+def test_a_member_of_a_pack_computes_what_it_computes_alone() -> None:
+    config = _config(dropout=0.2)
+    target, source = _read(config)
+    packed = EncoderDecoder(config, 2)
+    packed.initialise([4, 9])
+    together = packed(target.expand(2, -1, -1), None, source.expand(2, -1, -1))
+    for k, seed in enumerate((4, 9)):
+        alone = EncoderDecoder(config)
+        alone.initialise([seed])
+        torch.testing.assert_close(
+            together[k], alone(target, None, source)[0], atol=1e-5, rtol=1e-4
+        )
+
+
+def test_an_encoder_has_as_many_blocks_as_asked_for() -> None:
+    assert len(EncoderDecoder(_config()).encoder.blocks) == LAYERS
+    model = EncoderDecoder(_config(n_layer_encoder=5))
+    assert len(model.encoder.blocks) == 5 and len(model.blocks) == LAYERS
+
+
+def test_what_an_encoder_decoder_cannot_do_is_refused() -> None:
+    with pytest.raises(AblateError, match="objective = 'pairs'"):
+        _config(objective="causal")
+
+
+# -- recurrent layers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", ["all", "none"])
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_recurrent_layers_are_torchs(cell: str, bias: str) -> None:
+    config = RunConfig(mixer="rnn", rnn_cell=cell, d_model=16, bias=bias)
+    ours = Recurrent(config, 2, 16)
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=draw) / 4)
+    x, state = torch.randn(2, 3, 7, 16, generator=draw), torch.randn(2, 3, 16, generator=draw)
+    for k in (0, 1):
+        theirs = {"gru": nn.GRU, "lstm": nn.LSTM}[cell](
+            16, 16, bias=bias == "all", batch_first=True
+        )
+        with torch.no_grad():
+            for name, part in (("ih", ours.input), ("hh", ours.recurrent)):
+                getattr(theirs, f"weight_{name}_l0").copy_(part.weight[k])
+                if bias == "all":
+                    getattr(theirs, f"bias_{name}_l0").copy_(part.bias[k])
+        first = (state[k][None],) * 2 if cell == "lstm" else state[k][None]
+        torch.testing.assert_close(ours(x, None, state)[k], theirs(x[k], first)[0])
+        zero = torch.zeros_like(state)
+        torch.testing.assert_close(ours(x)[k], ours(x, None, zero)[k])
+
+
+def test_the_bottleneck_is_a_loop_over_tokens() -> None:
+    """One layer of each stack, by hand: the decoder knows of the source only its last state."""
+    config = _config(architecture="rnn-seq2seq", n_layer=1, norm="post", activation="relu")
+    model = _model(config)
+    target, source = _read(config)
+    weights = {name: parameter[0] for name, parameter in model.named_parameters()}
+
+    def block(stack: str, tokens: Tensor, h: Tensor) -> Tensor:
+        outputs = []
+        for token in tokens:
+            x = weights["embedding.weight"][token]
+            own = {
+                name.removeprefix(f"{stack}blocks.0."): value
+                for name, value in weights.items()
+                if name.startswith(f"{stack}blocks.0.")
+            }
+            of_x = own["attention.input.weight"] @ x + own["attention.input.bias"]
+            of_h = own["attention.recurrent.weight"] @ h + own["attention.recurrent.bias"]
+            (rx, zx, nx), (rh, zh, nh) = of_x.chunk(3), of_h.chunk(3)
+            z = torch.sigmoid(zx + zh)
+            h = (1 - z) * torch.tanh(nx + torch.sigmoid(rx + rh) * nh) + z * h
+            a = F.layer_norm(x + h, (WIDTH,), own["p1.gain"], own["p1.bias"])
+            hidden = F.relu(own["mlp.hidden.weight"] @ a + own["mlp.hidden.bias"])
+            m = own["mlp.output.weight"] @ hidden + own["mlp.output.bias"]
+            outputs.append(F.layer_norm(a + m, (WIDTH,), own["p2.gain"], own["p2.bias"]))
+        return torch.stack(outputs)
+
+    for row in (0, 1):
+        memory = block("encoder.", source[0, row], torch.zeros(WIDTH))
+        decoded = block("", target[0, row], memory[-1])
+        logits = decoded @ weights["unembedding.weight"].T
+        found = model(target, None, source)[0, row]
+        torch.testing.assert_close(found, logits, atol=1e-5, rtol=1e-5)
+
+
+ROAD = (
+    *("rnn-seq2seq", "rnn-cross-attention", "rnn-self-attention", "rnn-encoder"),
+    *("causal-encoder-decoder", "encoder-decoder"),
+)
+
+
+@pytest.mark.parametrize("architecture", ROAD)
+def test_each_step_of_the_road_reads_source_and_past_and_no_filling(architecture: str) -> None:
+    config = _config(architecture=architecture)
+    model = _model(config)
+    target, source = _read(config)
+    filled = F.pad(source, (0, 5), value=3)
+    starts = torch.where(torch.arange(17) < 12, 0, 12).expand_as(filled)
+    later, changed = target.clone(), source.clone()
+    later[..., 5:] = (later[..., 5:] + 1) % VOCABULARY
+    changed[..., 0] = (changed[..., 0] + 1) % VOCABULARY
+    with torch.no_grad():
+        found = model(target, None, source)
+        torch.testing.assert_close(model(target, None, filled, starts), found, atol=1e-5, rtol=1e-4)
+        apart = (found - model(later, None, source)).abs().amax((0, 1, 3))
+        assert apart[:5].max() < 1e-6 and apart[5:].min() > 1e-3
+        assert (found - model(target, None, changed)).abs().amax((0, 1, 3)).min() > 1e-6
+
+
+def test_each_step_of_the_road_changes_one_thing() -> None:
+    def parts(architecture: str) -> set[str]:
+        names = [name for name, _ in _model(_config(architecture=architecture)).named_parameters()]
+        found = set()
+        for name in names:
+            stack = "encoder" if name.startswith("encoder.") else "decoder"
+            if ".blocks.0." in f".{name}":
+                module = name.split(".0.")[1]
+                kind = (
+                    "rnn"
+                    if "recurrent" in module
+                    else "attention"
+                    if module.startswith("attention") and "query" in module
+                    else "cross"
+                    if "cross.query" in module
+                    else ""
+                )
+                found |= {f"{stack} {kind}"} if kind else set()
+        return found
+
+    assert [parts(name) for name in ROAD] == [
+        {"encoder rnn", "decoder rnn"},
+        {"encoder rnn", "decoder rnn", "decoder cross"},
+        {"encoder rnn", "decoder rnn", "decoder attention", "decoder cross"},
+        {"encoder rnn", "decoder attention", "decoder cross"},
+        {"encoder attention", "decoder attention", "decoder cross"},
+        {"encoder attention", "decoder attention", "decoder cross"},
+    ]
+    assert [_config(architecture=name).encoder_attention for name in ROAD[-2:]] == [
+        "causal",
+        "full",
+    ]
