@@ -104,6 +104,8 @@ class RunConfig(BaseModel):
     mask_ratio: float = Limits(0.15, ge=0.05, le=0.95)
     mask_mix: tuple[float, float, float] = (0.8, 0.1, 0.1)
     mask_kind: Choice = "token"
+    mean_span: float = Limits(3.0, allow_inf_nan=False)
+    corruption: Choice = "infill"
     z_loss: float = Limits(0.0, ge=0, allow_inf_nan=False)
 
     corpus: str = "austen"

@@ -33,7 +33,8 @@ def copied(config: RunConfig) -> int:
     A masked model sees both halves, a half of one token has no target, and a pair has no halves.
     """
     half, objective = config.n_ctx // 2, config.part("objective")
-    return half if half > 1 and not (objective.masks or objective.pairs) else 0
+    encodes = objective.pairs or objective.corrupts
+    return half if half > 1 and not (objective.masks or encodes) else 0
 
 
 class Probe(BaseModel):
@@ -130,7 +131,9 @@ class Evaluation(BaseModel):
         """
         lengths = (
             {}
-            if self.lengths == (1.0,) or config.part("objective").pairs
+            if self.lengths == (1.0,)
+            or config.part("objective").pairs
+            or config.part("objective").corrupts
             else {factor: round(factor * config.n_ctx) for factor in self.lengths}
         )
         limit = config.longest_context
@@ -150,7 +153,8 @@ class Evaluation(BaseModel):
 
     def final_passes(self, config: RunConfig) -> int:
         """Return how often the final evaluation reads `n_final` tokens: for the loss and probes."""
-        return 1 + (len(self.probe.ratio) if config.part("objective").masks else 0)
+        objective = config.part("objective")
+        return 1 + (len(self.probe.ratio) if objective.masks or objective.corrupts else 0)
 
     def read(self, config: RunConfig, held_out: float) -> float:
         """Return the tokens that a run's evaluations read, without those of linear probes.
@@ -179,6 +183,12 @@ class Evaluation(BaseModel):
                 for ratio in self.probe.ratio
             ]
             names.append(("pseudo_perplexity", 0.0))
+        if config.part("objective").corrupts:
+            names += [
+                (name, ratio)
+                for name in ("corrupted_loss", "corrupted_accuracy")
+                for ratio in self.probe.ratio
+            ]
         if config.part("objective").pairs:
             names += [(name, beam) for beam in self.beams for name in ("exact_match", "error_rate")]
         names += [(name, 0.0) for name in (*self.downstream, *self.own_names)]

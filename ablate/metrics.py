@@ -92,6 +92,21 @@ _ROWS = (
         "length factor",
     ),
     Metric(
+        "corrupted_loss",
+        "min",
+        "nats per token",
+        "loss of an encoder-decoder on text with one noise for all arms of an objective: spans of"
+        " 3 tokens in the mean",
+        "probe ratio",
+    ),
+    Metric(
+        "corrupted_accuracy",
+        "max",
+        "share",
+        "share of the targets of `corrupted_loss` that the model ranks first",
+        "probe ratio",
+    ),
+    Metric(
         "exact_match",
         "max",
         "share",

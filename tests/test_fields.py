@@ -28,6 +28,8 @@ BESIDE: dict[str, dict[str, Any]] = {  # what a field needs to have a meaning
     "encoder_attention": {"architecture": "encoder-decoder"},
     "n_layer_encoder": {"architecture": "encoder-decoder"},
     "rnn_cell": {"mixer": "rnn"},
+    "mean_span": {"objective": "span", "architecture": "encoder-decoder", "mask_ratio": 0.5},
+    "corruption": {"objective": "denoise", "architecture": "encoder-decoder"},
 }
 NUMBERS: dict[str, Any] = {  # a value other than the one it has in `train_helpers.config`
     "n_layer": 3,
@@ -42,6 +44,7 @@ NUMBERS: dict[str, Any] = {  # a value other than the one it has in `train_helpe
     "n_vocab": 40,
     "mask_ratio": 0.5,
     "mask_mix": (1, 0, 0),
+    "mean_span": 2.0,
     "z_loss": 0.1,
     "steps": 7,
     "batch_tokens": 32,
@@ -81,6 +84,8 @@ def test_every_field_has_a_row() -> None:
 )
 def test_every_level_trains_and_every_field_changes_the_numbers(field: str, value: Any) -> None:
     other_fields = {"steps": 6, "schedule": "linear", **BESIDE.get(field, {})}
+    if field == "objective" and CATALOGUE["objective"][value].corrupts:
+        other_fields["architecture"] = "encoder-decoder"
     plain, changed = (
         train_helpers.config(**other_fields),
         train_helpers.config(**other_fields | {field: value}),

@@ -45,7 +45,10 @@ def _configs(draw: DrawFn, **fixed: Any) -> RunConfig:
         | {field: draw(_values(field)) for field in FIELDS}
         | fixed
     )
-    if CATALOGUE["architecture"][fields["architecture"]].encodes:
+    corrupts = CATALOGUE["objective"][fields["objective"]].corrupts
+    if corrupts:
+        fields["architecture"] = "encoder-decoder"
+    elif CATALOGUE["architecture"][fields["architecture"]].encodes:
         fields["objective"] = "pairs"
     return _resolved(fields)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ablate.components import CATALOGUE
 from ablate.config import RunConfig
 from ablate.evaluation import Evaluation
 from ablate.kinds import Context, Job
@@ -31,9 +32,9 @@ EVALUATION = Evaluation(points=3, tokens=256)
 
 
 def config(**changes: Any) -> RunConfig:
-    """A tiny run; a masked one has [MASK] as its 33rd token."""
-    masked = {"n_vocab": 33} if changes.get("objective") == "masked" else {}
-    return RunConfig(**TINY | masked | changes)
+    """A tiny run; special tokens of its objective, such as [MASK], follow the 32 of the text."""
+    objective = CATALOGUE["objective"][changes.get("objective", "causal")]
+    return RunConfig(**TINY | {"n_vocab": 32 + objective.special_tokens} | changes)
 
 
 def text(n: int = 4000, n_vocab: int = 32) -> Tokens:
@@ -48,7 +49,8 @@ def text(n: int = 4000, n_vocab: int = 32) -> Tokens:
         )
     train_part, held_out = stream[: n * 9 // 10], stream[n * 9 // 10 :]
     bounds = [np.array([0, len(part)]) for part in (train_part, held_out)]
-    spelling = tuple(bytes([65 + k, 32]) for k in range(n_vocab))
+    # the last token ends a sentence
+    spelling = (*(bytes([65 + k, 32]) for k in range(n_vocab - 1)), b". ")
     one = np.zeros(1, np.int64)
     return Tokens(train_part, held_out, n_vocab, spelling, bounds[0], one, bounds[1], one, (0,))
 

@@ -102,10 +102,11 @@ class SequenceToSequence(Architecture):
 
     def check(self, config: Config) -> None:
         topology, mixer = config.part("topology"), config.part("mixer")
-        if not config.part("objective").pairs:
+        objective = config.part("objective")
+        if not (objective.pairs or objective.corrupts):
             raise AblateError(
-                f"architecture = {self.name!r} reads pairs of source and target; use objective ="
-                " 'pairs', or architecture = 'transformer'"
+                f"architecture = {self.name!r} reads a source; use objective = 'pairs', 'span' or"
+                " 'denoise', or architecture = 'transformer'"
             )
         if topology.plain is not None or mixer.plain is not None:
             one = topology if topology.plain is not None else mixer

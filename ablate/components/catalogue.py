@@ -266,9 +266,9 @@ _ROWS = (
     Factor(
         "mask_ratio",
         "objective",
-        "Share of tokens predicted by a masked model, 0.05 to 0.95.",
+        "Share of tokens that are masked or corrupted, 0.05 to 0.95.",
         source="Devlin et al. 2019, arXiv:1810.04805; Wettig et al. 2023, arXiv:2202.08005",
-        needs={"objective": ("masked",)},
+        needs={"objective": ("masked", "span", "denoise")},
     ),
     Factor(
         "mask_mix",
@@ -279,6 +279,20 @@ _ROWS = (
     ),
     Factor(
         "mask_kind", "objective", "Unit of masking.", choice=True, needs={"objective": ("masked",)}
+    ),
+    Factor(
+        "mean_span",
+        "objective",
+        "Mean length of a corrupted span, in tokens.",
+        source="Raffel et al. 2020, arXiv:1910.10683; Joshi et al. 2020, arXiv:1907.10529",
+        needs={"objective": ("span", "denoise")},
+    ),
+    Factor(
+        "corruption",
+        "objective",
+        "Noise of the text that an encoder reads.",
+        choice=True,
+        needs={"objective": ("denoise",)},
     ),
     Factor(
         "z_loss",

@@ -17,12 +17,14 @@ class Objective(Component):
         masks: Whether tokens are hidden from the input and predicted from both sides.
         special_tokens: Tokens of the vocabulary in addition to the tokenizer's, such as [MASK].
         pairs: Whether the documents of the text are pairs of source and target.
+        corrupts: Whether an encoder reads corrupted text.
     """
 
     factors = ("objective",)
     masks: ClassVar[bool] = False
     special_tokens: ClassVar[int] = 0
     pairs: ClassVar[bool] = False
+    corrupts: ClassVar[bool] = False
 
 
 @level("objective", "causal", source="Radford et al. 2018 (GPT)")
@@ -56,6 +58,121 @@ class Pairs(Objective):
             raise AblateError(
                 "objective = 'pairs' reads one pair a row; use document_mask = 'none'"
             )
+
+
+class Corrupts(Objective):
+    """Base of the objectives of an encoder-decoder on running text."""
+
+    defaults: ClassVar = {"attention": "causal"}
+    corrupts = True
+
+    def check(self, config: Config) -> None:
+        if not config.part("architecture").encodes:
+            raise AblateError(
+                f"objective = {self.name!r} needs an encoder; use architecture = 'encoder-decoder'"
+            )
+        if config.part("document_mask").within:
+            raise AblateError(
+                f"objective = {self.name!r} moves tokens of a window; use document_mask = 'none'"
+            )
+        if not config.mean_span >= 1:
+            raise AblateError(f"mean_span = {config.mean_span:g}: at least 1")
+
+
+@level("objective", "span", source="T5, Raffel et al. 2020, arXiv:1910.10683")
+class Span(Corrupts):
+    """Spans of text, each replaced by a sentinel; the decoder writes sentinels and spans."""
+
+    module = "ablate.data.corrupt:Span"
+    special_tokens = 101  # sentinels, and what begins a target
+
+    def check(self, config: Config) -> None:
+        super().check(config)
+        hidden = round(config.mask_ratio * config.n_ctx)
+        spans = max(1, round(hidden / config.mean_span))
+        if spans >= self.special_tokens - 1:
+            raise AblateError(
+                f"objective = 'span' has {self.special_tokens - 2} sentinels, and mask_ratio ="
+                f" {config.mask_ratio:g} of n_ctx = {config.n_ctx} with mean_span ="
+                f" {config.mean_span:g} makes {spans} spans; raise mean_span"
+            )
+        if hidden + spans + 1 > config.n_ctx:
+            raise AblateError(
+                f"objective = 'span': {hidden} hidden tokens and {spans} sentinels are more than a"
+                f" row of n_ctx = {config.n_ctx}; lower mask_ratio or raise mean_span"
+            )
+
+
+@level("objective", "denoise", source="BART, Lewis et al. 2020, arXiv:1910.13461")
+class Denoise(Corrupts):
+    """The whole window, from a window with the noise that `corruption` names."""
+
+    module = "ablate.data.corrupt:Denoise"
+    special_tokens = 2  # the mask, and what begins a target
+
+
+class Corruption(Component):
+    """Base of the levels of `corruption`.
+
+    Attributes:
+        hides: Tokens are masked.
+        deletes: Tokens are deleted.
+        infills: Spans are replaced by one mask each.
+        permutes: Sentences are put in a random order.
+        rotates: The window begins at a random token.
+    """
+
+    factors = ("corruption",)
+    hides: ClassVar[bool] = False
+    deletes: ClassVar[bool] = False
+    infills: ClassVar[bool] = False
+    permutes: ClassVar[bool] = False
+    rotates: ClassVar[bool] = False
+
+
+BART = "BART, Lewis et al. 2020, arXiv:1910.13461"
+
+
+@level("corruption", "infill", source=BART)
+class Infill(Corruption):
+    """Spans of Poisson length with mean mean_span become one mask each; length 0 inserts one."""
+
+    infills = True
+
+
+@level("corruption", "mask", source=BART)
+class MaskTokens(Corruption):
+    """Tokens become masks."""
+
+    hides = True
+
+
+@level("corruption", "delete", source=BART)
+class DeleteTokens(Corruption):
+    """Tokens are deleted; the decoder has to find where."""
+
+    deletes = True
+
+
+@level("corruption", "permute", source=BART)
+class PermuteSentences(Corruption):
+    """Sentences are put in a random order."""
+
+    permutes = True
+
+
+@level("corruption", "rotate", source=BART)
+class Rotate(Corruption):
+    """The window begins at a random token, and its beginning follows its end."""
+
+    rotates = True
+
+
+@level("corruption", "infill-permute", source=BART)
+class InfillPermute(Corruption):
+    """Sentences in a random order, then infilling: the noise of the published BART."""
+
+    infills = permutes = True
 
 
 class MaskKind(Component):

@@ -233,18 +233,18 @@ def choose(order: Tensor, starts: Tensor | None, ratios: Tensor) -> Tensor:
     length = order.shape[-1]
     counts = (ratios * length).round().clamp(1, length).long()[:, None, None]
     if starts is None:
-        return _rank(order) < counts
+        return rank(order) < counts
     index = torch.arange(length, device=order.device)
     first = torch.where(starts | (index == 0), index, 0).cummax(-1).values
     last = torch.where(starts, index, length).flip(-1).cummin(-1).values.flip(-1).roll(-1, -1)
     last = torch.where(index == length - 1, length, last) - 1
-    rank = _rank(order.expand_as(first).gather(-1, first))
-    from_rank, to_rank = rank.gather(-1, first), rank.gather(-1, last)
+    of_group = rank(order.expand_as(first).gather(-1, first))
+    from_rank, to_rank = of_group.gather(-1, first), of_group.gather(-1, last)
     return (from_rank + to_rank < 2 * counts) | (from_rank == 0)
 
 
 @torch.library.custom_op("ablate::rank", mutates_args=())
-def _rank(values: Tensor) -> Tensor:
+def rank(values: Tensor) -> Tensor:
     """Return each value's rank along the last axis; of equal values the first comes first.
 
     An operator of its own, which a compiled step calls as it is: Inductor's own sorting networks
@@ -253,7 +253,7 @@ def _rank(values: Tensor) -> Tensor:
     return values.argsort(stable=True).argsort(-1).contiguous()
 
 
-@_rank.register_fake
+@rank.register_fake
 def _(values: Tensor) -> Tensor:
     return values.new_empty(values.shape, dtype=torch.int64)
 

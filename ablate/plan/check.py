@@ -15,13 +15,15 @@ from ablate.study.source import Source
 from ablate.text import counted, labels, of
 from ablate.text.readers import TABLES
 
-_MASKING = ("objective", "mask_ratio", "mask_mix", "mask_kind")
+_MASKING = ("objective", "mask_ratio", "mask_mix", "mask_kind", "mean_span", "corruption")
 _TOKENS = ("tokenizer_hash",)
 COMPARABLE = {  # metric → fields that two cells must share for the comparison to mean anything
     "loss": (*_MASKING, *_TOKENS),
     "bits_per_byte": _MASKING,
     "accuracy": (*_MASKING, *_TOKENS),
     "loss_at_length": (*_MASKING, *_TOKENS, "n_ctx"),
+    "corrupted_loss": ("objective", *_TOKENS),
+    "corrupted_accuracy": ("objective", *_TOKENS),
     "probe_loss": _TOKENS,
     "probe_accuracy": _TOKENS,
     "pseudo_perplexity": _TOKENS,
@@ -71,11 +73,12 @@ def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str
             )
     evaluation, default = study.evaluation, Evaluation()
     if evaluation.probe != default.probe and not any(
-        cell.config.part("objective").masks for cell in cells
+        cell.config.part("objective").masks or cell.config.part("objective").corrupts
+        for cell in cells
     ):
         yield (
             f"{source.where('eval', 'probe')}: probe has no effect: no cell has objective ="
-            " 'masked'"
+            " 'masked', 'span' or 'denoise'"
         )
 
 
@@ -100,12 +103,22 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
     metric, at = metrics.parse(study.metric)
     location = source.where("metric") or str(study.path)
     for cell in cells:
-        config, masked = cell.config, cell.config.part("objective").masks
+        config, objective = cell.config, cell.config.part("objective")
+        masked = objective.masks
         none = f"{location}: metric {study.metric!r} is not measured in cell {cell.label!r}"
         if metric.name in ("probe_loss", "probe_accuracy", "pseudo_perplexity") and not masked:
             yield f"{none}: its objective is not 'masked'"
+        if metric.name.startswith("corrupted_") and not objective.corrupts:
+            yield f"{none}: its objective is neither 'span' nor 'denoise'"
+        if metric.name in ("exact_match", "error_rate") and not objective.pairs:
+            yield f"{none}: its objective is not 'pairs'"
         if metric.name.startswith("copy_loss") and not copied(config):
-            why = "its objective is 'masked'" if masked else f"n_ctx = {config.n_ctx} is too short"
+            short = objective.name == "causal"
+            why = (
+                f"n_ctx = {config.n_ctx} is too short"
+                if short
+                else f"its objective is {objective.name!r}"
+            )
             yield f"{none}: {why}"
         if (
             metric.name == "loss_at_length"
@@ -118,6 +131,12 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
             )
         if config.tokenizer != "tokens":
             continue
+        if objective.corrupts and CATALOGUE["corruption"][config.corruption].permutes:
+            yield (
+                f"{study.path}: cell {cell.label!r}: corruption = {config.corruption!r}: it is"
+                f" unknown where sentences end in corpus {config.corpus!r}; give the tokenizer.json"
+                " that made its tokens"
+            )
         if metric.name == "bits_per_byte":
             yield (
                 f"{none}: the text of its tokens is not known; give the tokenizer.json that made"

@@ -17,6 +17,8 @@ PHRASES = {  # metric → what a sentence calls it; "{at}" is the number behind 
     "probe_accuracy": "masked accuracy at ratio {at}",
     "pseudo_perplexity": "pseudo-perplexity",
     "loss_at_length": "held-out loss at {at}× the context",
+    "corrupted_loss": "loss with {at} of the text corrupted",
+    "corrupted_accuracy": "accuracy with {at} of the text corrupted",
     "exact_match": "exact matches with a beam of {at}",
     "error_rate": "error rate with a beam of {at}",
     "era_accuracy": "era accuracy of a linear probe",

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ablate.config import RunConfig
 from ablate.data.batches import block_tokens, gather, held_out_starts, length_windows
+from ablate.data.corrupt import Corrupted
 from ablate.data.frequencies import repeated
 from ablate.data.objectives import Example, Masked
 from ablate.data.passages import Passages, labelled, passages
@@ -263,6 +264,8 @@ class Evaluator:
     def _probes(self) -> list[Final]:
         """For masked models, loss and accuracy at every probe ratio, and pseudo-perplexity."""
         objective, probe = self.step.objective, self.evaluation.probe
+        if isinstance(objective, Corrupted):
+            return self._corrupted(objective)
         if not isinstance(objective, Masked):
             return []
         finals: list[Final] = []
@@ -279,6 +282,21 @@ class Evaluator:
             *finals,
             ("pseudo_perplexity", 0, [math.exp(min(loss, 700.0)) for loss in alone.loss]),
         ]
+
+    def _corrupted(self, objective: Corrupted) -> list[Final]:
+        """For runs on corrupted text, loss and accuracy under the noise of the probe."""
+        finals: list[Final] = []
+        for ratio in self.evaluation.probe.ratio:
+            score = self._score(
+                objective.probe(part, ratio, row)
+                for part, row in zip(*self._final_windows(), strict=True)
+            )
+            finals += [
+                ("corrupted_loss", ratio, score.loss),
+                ("corrupted_accuracy", ratio, score.accuracy),
+            ]
+            self.by_window.append(self._by_block("corrupted_loss", ratio, score))
+        return finals
 
     def _decoded(self) -> list[Final]:
         """For pairs, exact match and error rate of decoded targets, at every width of the beam."""

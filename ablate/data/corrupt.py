@@ -1,0 +1,314 @@
+"""Corrupted text for encoder-decoders: the spans of T5, and the noise of BART.
+
+The encoder reads a window of text with something hidden or moved; the decoder writes what is
+missing (T5) or the whole window (BART). All draws are functions of (seed, stream, step, index), and
+lengths are fixed, so that a step can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ablate import draws
+from ablate.components import CATALOGUE
+from ablate.config import RunConfig
+from ablate.data.objectives import Example, choose, rank
+from ablate.errors import AblateError
+from ablate.text import Tokens
+
+_TRAIN, _TEST = (draws.stream(name) for name in ("corrupt", "corrupt held-out text"))
+_TEST_SEED = 0  # of held-out text, whatever the run's seed
+_DRAWS = 4  # uniforms a token
+PROBE_SPAN = 3.0  # mean length of a span under which arms are compared, as in T5 and BART
+
+
+class Corrupted:
+    """Base of the objectives that corrupt text.
+
+    The last token of the vocabulary begins what the decoder writes.
+    """
+
+    def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: torch.device | str):
+        self.config, self.tokens = configs[0], tokens
+        self.start = self.config.n_vocab - 1
+        self._seeds = torch.zeros(len(configs), dtype=torch.int64, device=device)
+        self._ratios = torch.zeros(len(configs), device=device)
+        self.load(configs)
+
+    def load(self, configs: Sequence[RunConfig]) -> None:
+        self._seeds.copy_(torch.tensor([config.batches_seed for config in configs]))
+        self._ratios.copy_(torch.tensor([config.mask_ratio for config in configs]))
+
+    def train(self, windows: Tensor, step: Tensor | int, row: int = 0) -> Example:
+        texts = windows[..., :-1]
+        shape = (*texts.shape[1:], _DRAWS)
+        uniforms = draws.uniforms(self._seeds, _TRAIN, step, shape, row)
+        return self.corrupt(texts, uniforms, self._ratios)
+
+    def test(self, windows: Tensor, row: int = 0) -> Example:
+        n = len(self._ratios)
+        texts, uniforms = self._held_out(windows, row)
+        return self.corrupt(texts.expand(n, -1, -1), uniforms.expand(n, -1, -1, -1), self._ratios)
+
+    def probe(self, windows: Tensor, ratio: float, row: int = 0) -> Example:
+        """Return an example of [1, W, T] with noise that is the same for all arms of an objective.
+
+        Args:
+            windows: Held-out windows, [W, T + 1].
+            ratio: Share of tokens that are corrupted.
+            row: Number of the first of them among all windows of the evaluation.
+        """
+        texts, uniforms = self._held_out(windows, row)
+        return self.standard(texts, uniforms, torch.tensor([ratio], device=texts.device))
+
+    def _held_out(self, windows: Tensor, row: int) -> tuple[Tensor, Tensor]:
+        """Return texts [1, W, T] of windows, and draws that depend on no run."""
+        texts = windows[None, :, :-1].to(self._seeds.device)
+        seed = torch.full_like(self._seeds[:1], _TEST_SEED)
+        return texts, draws.uniforms(seed, _TEST, 0, (*texts.shape[1:], _DRAWS), row)
+
+    def standard(self, texts: Tensor, uniforms: Tensor, ratios: Tensor) -> Example:
+        """Return `corrupt` with the noise of the probe: spans of mean length `PROBE_SPAN`."""
+        raise NotImplementedError
+
+    def corrupt(self, texts: Tensor, uniforms: Tensor, ratios: Tensor) -> Example:
+        """Return an example of texts [K, B, T].
+
+        Args:
+            texts: Tokens of windows.
+            uniforms: [K, B, T, 4].
+            ratios: Shares of tokens that are corrupted, [K].
+        """
+        raise NotImplementedError
+
+    def shifted(self, targets: Tensor) -> Tensor:
+        """Return what the decoder reads where it is to write `targets`."""
+        first = torch.full_like(targets[..., :1], self.start)
+        return torch.cat((first, targets[..., :-1]), -1)
+
+
+class Span(Corrupted):
+    """Spans of text, each shown as a sentinel; the decoder writes sentinels and spans.
+
+    Exactly round(mask_ratio · T) tokens are in round(that / mean_span) spans, and a random
+    partition gives the lengths of spans and of what lies between. Source: T5, Raffel et al. 2020,
+    arXiv:1910.10683, §3.1.4 and `random_spans_noise_mask`.
+    """
+
+    def corrupt(self, texts: Tensor, uniforms: Tensor, ratios: Tensor) -> Example:
+        return self._spans(texts, uniforms, ratios, self.config.mean_span)
+
+    def standard(self, texts: Tensor, uniforms: Tensor, ratios: Tensor) -> Example:
+        return self._spans(texts, uniforms, ratios, PROBE_SPAN)
+
+    def _spans(self, texts: Tensor, uniforms: Tensor, ratios: Tensor, mean: float) -> Example:
+        length = texts.shape[-1]
+        hidden, spans = noise_spans(uniforms, ratios, mean)
+        begins = hidden & ~_before(hidden)
+        number = begins.cumsum(-1)  # of the span that began last, from 1
+        sentinel = self.start - number
+        shown = torch.where(begins, sentinel, texts)
+        source, starts = compact(shown, ~hidden | begins, self.start)
+        # the j-th hidden token is written behind the sentinels of its own and all earlier spans
+        place = torch.where(hidden, hidden.cumsum(-1) - 1 + number, length)
+        first = torch.where(begins, place - 1, length)
+        targets = _scatter(texts, place, length, self.start)
+        targets = _scatter(sentinel, first, length, targets)
+        n = hidden.sum(-1, keepdim=True) + spans
+        index = torch.arange(length, device=texts.device)
+        targets = torch.where(
+            index == n, self.start - spans - 1, targets
+        )  # a last sentinel ends it
+        weights = (index <= n).float()
+        return Example(self.shifted(targets), targets, weights, None, source, starts)
+
+
+class Denoise(Corrupted):
+    """A window with noise, which `corruption` names; the decoder writes the window.
+
+    Source: BART, Lewis et al. 2020, arXiv:1910.13461, §2.2.
+    """
+
+    def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: torch.device | str):
+        self._corruption = CATALOGUE["corruption"][configs[0].corruption]
+        if self._corruption.permutes:
+            if tokens.spelling is None:
+                raise AblateError(
+                    f"corruption = {configs[0].corruption!r} needs a tokenizer whose tokens spell"
+                    " text; 'tokens' does not"
+                )
+            ends = [token.rstrip().endswith((b".", b"?", b"!")) for token in tokens.spelling]
+            extra = configs[0].n_vocab - len(ends)
+            self._ends = torch.tensor(ends + [False] * extra, device=device)
+        super().__init__(configs, tokens, device)
+        self.mask = self.start - 1
+
+    def corrupt(self, texts: Tensor, uniforms: Tensor, ratios: Tensor) -> Example:
+        return self._noise(texts, uniforms, ratios, self._corruption, self.config.mean_span)
+
+    def standard(self, texts: Tensor, uniforms: Tensor, ratios: Tensor) -> Example:
+        infill = CATALOGUE["corruption"]["infill"]
+        return self._noise(texts, uniforms, ratios, infill, PROBE_SPAN)
+
+    def _noise(
+        self, texts: Tensor, uniforms: Tensor, ratios: Tensor, kind: Any, mean: float
+    ) -> Example:
+        source = texts
+        starts = torch.zeros_like(texts)
+        if kind.permutes:
+            source = permuted(source, self._ends[source], uniforms[..., 2])
+        if kind.rotates:
+            length = texts.shape[-1]
+            offset = (uniforms[..., :1, 3] * length).long()
+            index = torch.arange(length, device=texts.device)
+            source = source.gather(-1, (index + offset) % length)
+        if kind.hides:
+            hidden = choose(uniforms[..., 0], None, ratios)
+            source = source.masked_fill(hidden, self.mask)
+        if kind.deletes:
+            hidden = choose(uniforms[..., 0], None, ratios)
+            source, starts = compact(source, ~hidden, self.start)
+        if kind.infills:
+            source, starts = infilled(source, uniforms, ratios, mean, self.mask, self.start)
+        weights = torch.ones(texts.shape, device=texts.device)
+        return Example(self.shifted(texts), texts, weights, None, source, starts)
+
+
+def noise_spans(uniforms: Tensor, ratios: Tensor, mean: float) -> tuple[Tensor, Tensor]:
+    """Return which tokens are in spans, [K, B, T] bool, and the number of spans, [K, 1, 1].
+
+    A text begins with a token that is in no span, and spans do not touch.
+
+    Args:
+        uniforms: [K, B, T, 2 or more].
+        ratios: Shares of the tokens that are in spans, [K].
+        mean: Mean length of a span.
+    """
+    length = uniforms.shape[-2]
+    n, spans = span_counts(ratios, length, mean)
+    ours, others = (
+        _segments(uniforms[..., k], count, spans) for k, count in ((0, n), (1, length - n))
+    )
+    index = torch.arange(length, device=uniforms.device)
+    # tokens between spans, by the number of their segment; a span follows its segment
+    between = torch.zeros_like(others).scatter_add(
+        -1, others, (index < length - n).long() + 0 * others
+    )
+    place = index + between.cumsum(-1).gather(-1, ours)
+    place = torch.where(index < n, place, length)
+    return _scatter(torch.ones_like(place), place, length, 0).bool(), spans
+
+
+def span_counts(ratios: Tensor, length: int, mean: float) -> tuple[Tensor, Tensor]:
+    """Return how many tokens are in spans, and how many spans there are; [K, 1, 1] each."""
+    n = (ratios * length).round().clamp(1, length - 1).long()
+    spans = (n / mean).round().long().clamp(min=1)
+    spans = torch.minimum(spans, torch.minimum(n, length - n))
+    return n[:, None, None], spans[:, None, None]
+
+
+def _segments(uniforms: Tensor, n: Tensor, segments: Tensor) -> Tensor:
+    """Divide n items into so many random parts that are not empty; return the part of each."""
+    index = torch.arange(uniforms.shape[-1], device=uniforms.device)
+    inner = (index > 0) & (index < n)
+    cut = inner & (rank(torch.where(inner, uniforms, 2.0)) < segments - 1)
+    return cut.long().cumsum(-1)
+
+
+def infilled(
+    texts: Tensor, uniforms: Tensor, ratios: Tensor, mean: float, mask: int, fill: int
+) -> tuple[Tensor, Tensor]:
+    """Replace spans by one mask each; their lengths are Poisson numbers, and may be 0.
+
+    Args:
+        texts: [K, B, T].
+        uniforms: [K, B, T, 2 or more].
+        ratios: Shares of the tokens that are replaced, [K].
+        mean: Mean of the lengths.
+        mask: The token of a span.
+        fill: The token behind what is left.
+
+    Returns:
+        What is left, and where its tokens' documents start, as in `Example.source_starts`.
+    """
+    length = texts.shape[-1]
+    index = torch.arange(length, device=texts.device)
+    n = (ratios * length).round().clamp(1, length // 2).long()[:, None, None]
+    table = torch.tensor(poisson_shares(mean), device=texts.device)
+    drawn = torch.searchsorted(table, uniforms[..., 0].contiguous())
+    # spans are taken until their lengths sum to n, and at most n of them
+    until = drawn.cumsum(-1).clamp(max=n)
+    lengths = torch.where(index < n, torch.diff(until, prepend=torch.zeros_like(until[..., :1])), 0)
+    used = (index < n) & (until - lengths < n)
+    removed, spans = lengths.sum(-1, keepdim=True), used.sum(-1, keepdim=True)
+    kept = length - removed
+    # spans stand before random tokens of those that stay
+    marked = (index < kept) & (rank(torch.where(index < kept, uniforms[..., 1], 2.0)) < spans)
+    before = marked.cumsum(-1)  # spans before each token that stays, and at it
+    gone = torch.cat((torch.zeros_like(lengths[..., :1]), lengths.cumsum(-1)), -1)
+    original = (index + gone.gather(-1, before)).clamp(max=length - 1)
+    place = torch.where(index < kept, index + before, length)
+    source = _scatter(texts.gather(-1, original), place, length, fill)
+    first = torch.where(marked, place - 1, length)
+    source = _scatter(torch.full_like(texts, mask), first, length, source)
+    count = kept + spans
+    return source, torch.where(index < count, 0, count)
+
+
+def poisson_shares(mean: float, most: int = 20) -> list[float]:
+    """Return the shares of Poisson numbers of at most 0, 1, …, `most`."""
+    shares, share, total = [], math.exp(-mean), 0.0
+    for k in range(most + 1):
+        total += share
+        shares.append(total)
+        share *= mean / (k + 1)
+    return shares
+
+
+def permuted(texts: Tensor, ends: Tensor, uniforms: Tensor) -> Tensor:
+    """Return texts [K, B, T] with their sentences in a random order.
+
+    Args:
+        texts: Tokens.
+        ends: Whether each ends a sentence, [K, B, T].
+        uniforms: [K, B, T]; the one at its first token orders a sentence.
+    """
+    index = torch.arange(texts.shape[-1], device=texts.device)
+    first = torch.where(_before(ends) | (index == 0), index, 0).cummax(-1).values
+    return torch.zeros_like(texts).scatter(-1, rank(uniforms.gather(-1, first)), texts)
+
+
+def compact(tokens: Tensor, kept: Tensor, fill: int) -> tuple[Tensor, Tensor]:
+    """Move the kept tokens of each text to its beginning.
+
+    Args:
+        tokens: [K, B, T].
+        kept: Which stay, [K, B, T] bool.
+        fill: The token behind them.
+
+    Returns:
+        The tokens, and where their documents start, as in `Example.source_starts`.
+    """
+    length = tokens.shape[-1]
+    place = torch.where(kept, kept.cumsum(-1) - 1, length)
+    index = torch.arange(length, device=tokens.device)
+    count = kept.sum(-1, keepdim=True)
+    return _scatter(tokens, place, length, fill), torch.where(index < count, 0, count)
+
+
+def _before(flags: Tensor) -> Tensor:
+    """Return each position's flag of the position before it; False at the first."""
+    return torch.cat((torch.zeros_like(flags[..., :1]), flags[..., :-1]), -1)
+
+
+def _scatter(values: Tensor, place: Tensor, length: int, into: Tensor | int) -> Tensor:
+    """Write values to places, of which `length` is none, into a tensor or a constant."""
+    shape = (*values.shape[:-1], 1)
+    base = torch.full_like(values, into) if isinstance(into, int) else into
+    padded = torch.cat((base, values.new_zeros(shape)), -1)
+    return padded.scatter(-1, place.expand_as(values), values)[..., :length]

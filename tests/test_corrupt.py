@@ -1,0 +1,219 @@
+"""Corrupted text for encoder-decoders: what is hidden, what the decoder writes, how often."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import train_helpers
+from scipy import stats
+from torch import Tensor
+
+from ablate import draws
+from ablate.config import RunConfig
+from ablate.data import corrupt
+from ablate.data.corrupt import Denoise, Span
+from ablate.data.objectives import Example
+from ablate.errors import AblateError
+
+T, B = 64, 200
+
+
+def _config(objective: str, **fields: Any) -> RunConfig:
+    special = {"span": 101, "denoise": 2}[objective]
+    return train_helpers.config(
+        architecture="encoder-decoder",
+        objective=objective,
+        n_ctx=T,
+        batch_tokens=B * T,
+        n_vocab=32 + special,
+        **fields,
+    )
+
+
+def _example(config: RunConfig, step: int = 0) -> tuple[Tensor, Example]:
+    tokens = train_helpers.text(B * (T + 1) * 2)
+    windows = torch.from_numpy(tokens.train[: B * (T + 1)].astype(np.int64)).view(1, B, T + 1)
+    objective = {"span": Span, "denoise": Denoise}[config.objective]([config], tokens, "cpu")
+    return windows[0, :, :-1], objective.train(windows, step)
+
+
+def _rows(example: Example) -> list[tuple[list[int], list[int]]]:
+    """Return what encoder and decoder have of each row: source, target."""
+    assert example.source is not None and example.source_starts is not None
+    return [
+        (source[starts == 0].tolist(), target[weights > 0].tolist())
+        for source, starts, target, weights in zip(
+            example.source[0],
+            example.source_starts[0],
+            example.targets[0],
+            example.weights[0],
+            strict=True,
+        )
+    ]
+
+
+@pytest.mark.parametrize("mean", [1.0, 3.0, 8.0])
+@pytest.mark.parametrize("ratio", [0.05, 0.15, 0.45])
+def test_sentinels_put_the_text_together_again(ratio: float, mean: float) -> None:
+    config = _config("span", mask_ratio=ratio, mean_span=mean)
+    texts, example = _example(config)
+    hidden, start = round(ratio * T), config.n_vocab - 1
+    spans = max(1, round(hidden / mean))
+    lengths = []
+    for text, (source, target) in zip(texts.tolist(), _rows(example), strict=True):
+        sentinels = [start - k for k in range(1, spans + 2)]
+        assert [token for token in target if token >= 32] == sentinels
+        assert [token for token in source if token >= 32] == sentinels[:-1]
+        assert target[-1] == sentinels[-1] and len(target) == hidden + spans + 1
+        parts: dict[int, list[int]] = {}
+        for token in target:
+            if token >= 32:
+                parts[token] = now = []
+            else:
+                now.append(token)
+        lengths += [len(parts[sentinel]) for sentinel in sentinels[:-1]]
+        rebuilt = [t for token in source for t in parts.get(token, [token])]
+        assert rebuilt == text
+        assert source[0] < 32  # a text begins outside of spans, as in T5
+    assert min(lengths) >= 1 and np.mean(lengths) == pytest.approx(hidden / spans)
+    # what the decoder reads is what it has written
+    assert (example.inputs[0, :, 0] == start).all()
+    assert torch.equal(example.inputs[0, :, 1:], example.targets[0, :, :-1])
+
+
+def test_spans_have_the_lengths_of_a_random_partition() -> None:
+    """All C(n - 1, s - 1) divisions of n items into s parts are equally likely."""
+    ratios, uniforms = (
+        torch.tensor([6 / 16]),
+        draws.uniforms(torch.tensor([3]), draws.stream("x"), 0, (20_000, 16, 4)),
+    )
+    hidden, spans = corrupt.noise_spans(uniforms, ratios, 2.0)
+    assert int(spans) == 3 and (hidden.sum(-1) == 6).all()
+    found: dict[tuple[int, ...], int] = {}
+    for row in hidden[0].tolist():
+        runs = "".join("x" if flag else " " for flag in row).split()
+        lengths = tuple(map(len, runs))
+        found[lengths] = found.get(lengths, 0) + 1
+    assert len(found) == math.comb(5, 2) and sum(found.values()) == 20_000
+    assert stats.chisquare(list(found.values())).pvalue > 1e-3
+
+
+def test_runs_of_a_pack_have_their_own_ratio_and_seed() -> None:
+    configs = [
+        _config("span", mask_ratio=ratio, seed=seed) for ratio, seed in ((0.15, 0), (0.5, 7))
+    ]
+    tokens = train_helpers.text(B * (T + 1) * 2)
+    windows = torch.from_numpy(tokens.train[: B * (T + 1)].astype(np.int64)).view(1, B, T + 1)
+    packed = Span(configs, tokens, "cpu").train(windows.expand(2, -1, -1), 5)
+    for k, config in enumerate(configs):
+        alone = Span([config], tokens, "cpu").train(windows, 5)
+        for ours, theirs in zip(packed, alone, strict=True):
+            assert ours is theirs is None or torch.equal(ours[k], theirs[0])
+    test = Span(configs[:1], tokens, "cpu").test(windows[0])
+    other = Span([configs[0].model_copy(update={"seed": 3})], tokens, "cpu").test(windows[0])
+    assert torch.equal(test.inputs, other.inputs)  # held-out text is corrupted alike
+
+
+@pytest.mark.parametrize(
+    "corruption", ["mask", "delete", "infill", "permute", "rotate", "infill-permute"]
+)
+def test_the_decoder_writes_the_whole_text(corruption: str) -> None:
+    config = _config("denoise", corruption=corruption, mask_ratio=0.3)
+    texts, example = _example(config)
+    assert torch.equal(example.targets[0], texts) and example.weights.min() == 1
+    assert (example.inputs[0, :, 0] == config.n_vocab - 1).all()
+    assert torch.equal(example.inputs[0, :, 1:], texts[:, :-1])
+
+
+def _within(parts: list[int], whole: list[int], mask: int) -> bool:
+    """Whether a text with masks for any tokens can be the whole: a hand-written regex."""
+    reach = {0}
+    for token in parts:
+        if token == mask:
+            reach = set(range(min(reach), len(whole) + 1))
+        else:
+            reach = {at + 1 for at in reach if at < len(whole) and whole[at] == token}
+    return len(whole) in reach
+
+
+def test_noise_is_what_it_is_called() -> None:
+    n = round(0.3 * T)
+    for corruption in ("mask", "delete", "infill", "rotate"):
+        config = _config("denoise", corruption=corruption, mask_ratio=0.3)
+        texts, example = _example(config)
+        mask = config.n_vocab - 2
+        for text, (source, _) in zip(texts.tolist(), _rows(example), strict=True):
+            if corruption == "mask":
+                assert len(source) == T and source.count(mask) == n
+                assert all(a in (b, mask) for a, b in zip(source, text, strict=True))
+            elif corruption == "delete":
+                left = iter(text)
+                assert len(source) == T - n and all(token in left for token in source)
+            elif corruption == "infill":
+                assert len(source) - source.count(mask) == T - n
+                assert _within(source, text, mask)
+            else:
+                assert any(source == text[k:] + text[:k] for k in range(T))
+    starts = {tuple(row) for row in example.source[0, :, :1].tolist()}  # type: ignore[index]
+    assert len(starts) > 1
+
+
+def test_infilled_spans_have_poisson_lengths() -> None:
+    text = torch.arange(400).expand(1, 3000, -1)
+    uniforms = draws.uniforms(torch.tensor([3]), draws.stream("x"), 0, (3000, 400, 4))
+    source, starts = corrupt.infilled(text, uniforms, torch.tensor([0.3]), 3.0, 998, 999)
+    lengths = []
+    for row, begins in zip(source[0].tolist(), starts[0].tolist(), strict=True):
+        kept = [token for token, start in zip(row, begins, strict=True) if start == 0]
+        assert sum(token != 998 for token in kept) == 280
+        last, open_ = -1, 0
+        found = []
+        for token in kept:
+            if token == 998:
+                open_ += 1
+            else:
+                assert open_ or token == last + 1  # nothing is missing without a mask
+                found += [token - last - 1] if open_ else []
+                last, open_ = token, 0
+        lengths += found[:-2]  # the last ones are cut where the sum is reached
+    counts = np.bincount(lengths, minlength=12)[:12]
+    expected = stats.poisson(3).pmf(np.arange(12)) * sum(lengths >= np.int64(0))
+    assert abs(np.mean(lengths) - 3) < 0.1
+    assert np.abs(counts - expected).max() / len(lengths) < 0.01
+
+
+def test_sentences_are_permuted_whole() -> None:
+    text = torch.tensor([[[1, 2, 0, 3, 0, 4, 5, 6, 0, 7]]])
+    seen = set()
+    for seed in range(400):
+        uniforms = draws.uniforms(torch.tensor([seed]), draws.stream("x"), 0, (1, 10))
+        found = corrupt.permuted(text, text == 0, uniforms)[0, 0].tolist()
+        parts = "".join(map(str, found))
+        for sentence in ("120", "30", "4560", "7"):
+            assert sentence in parts
+        seen.add(parts)
+    assert len(seen) == 24  # all orders of four sentences
+
+
+def test_what_cannot_be_corrupted_is_refused() -> None:
+    for match, fields in (
+        ("needs an encoder", {"architecture": "transformer", "objective": "span"}),
+        ("sentinels", {"objective": "span", "n_ctx": 2048, "mask_ratio": 0.5}),
+        ("lower mask_ratio", {"objective": "span", "n_ctx": 32, "mask_ratio": 0.95}),
+        ("mean_span = 0.5", {"objective": "denoise", "mean_span": 0.5}),
+    ):
+        with pytest.raises(AblateError, match=match):
+            RunConfig(**{"architecture": "encoder-decoder", **fields}, batch_tokens=2048)
+
+
+@pytest.mark.parametrize("objective", ["span", "denoise"])
+def test_a_run_learns_from_corrupted_text(objective: str) -> None:
+    config = _config(objective, steps=60).model_copy(update={"batch_tokens": 8 * T})
+    (events,) = train_helpers.run(config)
+    curve = list(events.series("train_loss").values())
+    assert events.end["status"] == "complete" and curve[-1] < curve[0] - 0.5
+    assert math.isfinite(events.finals()["loss", 0])
