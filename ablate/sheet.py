@@ -138,7 +138,8 @@ def _placed(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _parquet(path: Path, data: bytes) -> pd.DataFrame:
     try:
-        table = pd.read_parquet(io.BytesIO(data))
+        # pandas' own types do not tell NaN from null
+        table = pd.read_parquet(io.BytesIO(data), dtype_backend="pyarrow")
     except ImportError:
         raise AblateError(f"{path}: Parquet needs pyarrow: pip install pyarrow") from None
     except (OSError, ValueError) as error:
@@ -149,7 +150,14 @@ def _parquet(path: Path, data: bytes) -> pd.DataFrame:
 def _excel(path: Path, data: bytes, wanted: Callable[[Sequence[str]], bool]) -> pd.DataFrame:
     """Return the only sheet that has a table, or the first that is wanted."""
     try:
-        sheets = pd.read_excel(io.BytesIO(data), sheet_name=None, header=None, dtype=object)
+        sheets = pd.read_excel(
+            io.BytesIO(data),
+            sheet_name=None,
+            header=None,
+            dtype=object,
+            keep_default_na=False,  # "nan" is a text, and no empty cell
+            na_values=[""],
+        )
     except ImportError:
         raise AblateError(
             f"{path}: an Excel file needs openpyxl: pip install 'ablate-studies[excel]', or save"
@@ -181,16 +189,19 @@ def _excel(path: Path, data: bytes, wanted: Callable[[Sequence[str]], bool]) -> 
 
 
 def _json(path: Path, text: str) -> pd.DataFrame:
-    """Return a table of a list of rows, columns by name, or a row for each line."""
+    """Return a table of a list of rows, columns by name, or a row for each line.
+
+    NaN stays a text: pandas does not tell it from null.
+    """
     places: list[int] = []
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_constant=str)
     except ValueError:
         found = []
         for at, line in enumerate(text.splitlines(), 1):
             if line.strip():
                 try:
-                    found.append(json.loads(line))
+                    found.append(json.loads(line, parse_constant=str))
                 except ValueError as error:
                     raise AblateError(f"{path}, line {at}: not JSON ({error})") from None
                 places.append(at)
