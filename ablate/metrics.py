@@ -299,10 +299,28 @@ def final(text: str) -> tuple[str, float]:
     return name, float(number)
 
 
+# words in the names of metrics that say which direction is better
+_LOWER = {
+    *("loss", "losses", "nll", "error", "errors", "err", "ppl", "perplexity", "entropy", "xent"),
+    *("ce", "bce", "bits", "bpb", "bpc", "bpd", "mse", "rmse", "mae", "mape", "wer", "cer"),
+    *("fid", "kid", "brier", "ece", "regret", "latency"),
+}
+_HIGHER = {
+    *("accuracy", "accuracies", "acc", "f1", "auc", "auroc", "auprc", "mrr", "map", "ap", "ndcg"),
+    *("dice", "iou", "miou", "jaccard", "win", "wins", "winrate", "match", "em", "score"),
+    *("scores", "bleu", "rouge", "meteor", "chrf", "reward", "rewards", "return", "returns"),
+    *("precision", "recall", "r2", "psnr", "ssim", "success", "correct", "hits", "pass", "kappa"),
+    *("mcc", "elo", "throughput"),
+}
+_WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*")  # valLoss, val_loss, NLL, top5, F1
+
+
 def likely_goal(name: str) -> str:
-    """Return "higher" or "lower": a first guess for a metric that a study names itself."""
-    higher = ("acc", "score", "auc", "f1", "bleu", "reward", "return", "precision", "recall", "r2")
-    return "higher" if any(word in name.lower() for word in higher) else "lower"
+    """Return "higher" or "lower" as the words of a metric's name say; "" where they do not."""
+    words = {word.lower() for word in (*_WORD.findall(name), *re.split(r"[\W_]+", name))}
+    words |= {word.rstrip("0123456789") for word in words}  # bleu4, acc1
+    lower, higher = bool(words & _LOWER), bool(words & _HIGHER)
+    return "" if lower == higher else "lower" if lower else "higher"
 
 
 def unit(text: str) -> str:

@@ -165,6 +165,11 @@ def new(
         from ablate import metrics
 
         raw["goal"] = goal or raw.get("goal") or metrics.likely_goal(str(raw["metric"]))
+        if not raw["goal"]:
+            raise AblateError(
+                f"--goal lower or higher is missing: the name of {raw['metric']!r} does not say"
+                " which is better"
+            )
     elif goal is not None:
         raw["goal"] = goal
     raw.setdefault("question", _question(raw))
