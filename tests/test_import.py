@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import sqlite3
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +16,14 @@ import pandas as pd
 import pytest
 from cli_helpers import ROOT, Run, refused
 from scipy import stats as scipy_stats
+from store_plans import plan_of
 
 import ablate as package
 from ablate import results, store
+from ablate.errors import AblateError
+from ablate.metrics import likely_goal
 from ablate.store import check
+from ablate.store.register import register
 
 EXAMPLE = str(ROOT / "studies" / "import-example.csv")
 NAMED = ("--metric", "loss", "--factor", "optimizer", "--factor", "depth", "--seed", "seed")
@@ -201,6 +209,53 @@ def test_values_that_are_logged_less_often_are_no_nan(ablate: Run) -> None:
     assert counts() == {"complete": 8}
 
 
+def test_each_run_has_a_schedule_of_its_own(ablate: Run) -> None:
+    """What one run evaluates often and another seldom says nothing of the other."""
+    frame = along(table(3), steps=6)
+    seldom = (frame["optimizer"] == "sgd") | (frame["seed"] == 2)
+    frame.loc[seldom & (frame["step"] % 20 == 0), "loss"] = math.nan  # at 10, 30 and 50 only
+    frame.to_csv("runs.csv", index=False)
+    done(ablate, "runs.csv", "--study", "s", *NAMED, "--step", "step")
+    assert counts() == {"complete": 12}
+    of_one = (frame["optimizer"] == "sgd") & (frame["depth"] == 2) & (frame["seed"] == 0)
+    frame.loc[of_one & (frame["step"] > 30), "loss"] = math.nan  # others of its cell have 50
+    often = (frame["optimizer"] == "adam") & (frame["depth"] == 4) & (frame["seed"] != 2)
+    frame.loc[often & (frame["step"] > 30), "loss"] = math.nan  # 10, 20, 30, and then none
+    frame.to_csv("lost.csv", index=False)
+    done(ablate, "lost.csv", "--study", "lost", *NAMED, "--step", "step")
+    lost = package.load("lost", DB).query("status == 'diverged'")
+    assert sorted(map(tuple, lost[["optimizer", "depth", "seed", "diverged_at"]].to_numpy())) == [
+        ("adam", 4, 0, 40),
+        ("adam", 4, 1, 40),
+        ("sgd", 2, 0, 50),
+    ]
+
+
+@pytest.mark.parametrize("name", ["runs.jsonl", "runs.json", "runs.parquet", "runs.xlsx"])
+def test_nan_has_diverged_and_null_has_failed_in_every_format(ablate: Run, name: str) -> None:
+    frame = table(3)
+    held = frame.to_dict("records")
+    held[1]["loss"], held[4]["loss"], held[8]["loss"] = math.nan, None, math.inf
+    if name.endswith(".parquet"):
+        import pyarrow
+        import pyarrow.parquet
+
+        columns = {key: [one[key] for one in held] for key in held[0]}
+        pyarrow.parquet.write_table(pyarrow.table(columns), name)
+    elif name.endswith(".xlsx"):
+        held[1]["loss"], held[8]["loss"] = "NaN", "inf"
+        pd.DataFrame(held).to_excel(name, index=False)
+    else:
+        lines = "\n".join(map(json.dumps, held))
+        Path(name).write_text(lines if name.endswith("l") else json.dumps(held))
+    done(ablate, name, "--study", "s", *NAMED)
+    assert counts() == {"complete": 9, "diverged": 2, "failed": 1}
+    runs = package.load("s", DB)
+    assert runs["diverged_at"].isna().all()  # no step is known
+    code, out, _ = ablate("show", str(runs.query("status == 'diverged'")["run"].iloc[0]))
+    assert code == 0 and "diverged" in out and "at step" not in out
+
+
 def test_rows_that_are_no_run_are_listed(ablate: Run) -> None:
     frame = table().astype({"seed": object})
     frame.loc[3, "seed"] = ""
@@ -324,6 +379,55 @@ def test_a_mistake_in_the_table_is_one_line(ablate: Run) -> None:
     refused(ablate, ["import", "base.csv", "--study", "s", *NAMED, *chosen], ["--baseline"])
 
 
+def test_names_and_levels_that_no_study_can_have_are_one_line(ablate: Run) -> None:
+    frame = table()
+    frame.assign(**{"hit@1": 0.5, "hit_at_1": 0.25}).to_csv("runs.csv", index=False)
+    factors = NAMED[2:]
+    start = ["import", "runs.csv", "--study", "s", *factors]
+    words = ["hit@1", "hit_at_1", "stored"]
+    refused(ablate, [*start, "--metric", "hit@1", "--metric", "hit_at_1"], words)
+    refused(ablate, [*start, "--metric", "loss", "--at", "\u00b2"], ["--at"])
+    frame.rename(columns={"loss": "tokens per joule"}).to_csv("runs.csv", index=False)
+    refused(ablate, [*start, "--metric", "tokens per joule"], ["--goal", "tokens per joule"])
+    draws = np.random.default_rng(0).random((40, 4))
+    pd.DataFrame(draws, columns=["lr", "wd", "beta", "loss"]).assign(seed=0).to_csv(
+        "search.csv", index=False
+    )
+    search = ("--factor", "lr", "--factor", "wd", "--factor", "beta", "--seed", "seed")
+    words = ["64,000 combinations", "40 have runs", "--where", "--factor"][:3]
+    refused(ablate, ["import", "search.csv", "--study", "s", "--metric", "loss", *search], words)
+
+
+def test_wide_columns_keep_states_and_overwrite_none(ablate: Run) -> None:
+    frame = pd.DataFrame(
+        {
+            "Name": ["a", "b", "c"],
+            "State": ["finished", "crashed", "finished"],
+            "optimizer": ["sgd", "adam", "lion"],
+            "loss_seed0": [1.0, 2.0, 3.0],
+            "loss_seed1": [1.5, 2.5, 3.5],
+        }
+    )
+    frame.to_csv("runs.csv", index=False)
+    done(ablate, "runs.csv", "--study", "s", *ONE)
+    assert counts() == {"complete": 4, "failed": 2}
+    frame.assign(loss=9.0).to_csv("runs.csv", index=False)
+    pattern = ("--pattern", r"loss_seed(?P<seed>\d+)")
+    refused(ablate, ["import", "runs.csv", "--study", "t", *ONE, *pattern], ["'loss'", "--metric"])
+
+
+@pytest.mark.parametrize(
+    ("goal", "names"),
+    [
+        ("lower", ["loss", "valLoss", "eval/nll", "error_rate", "PPL", "bits_per_byte", "RMSE"]),
+        ("higher", ["top5_acc", "F1", "val-AUC", "mrr@10", "dice", "mIoU", "win_rate", "BLEU4"]),
+        ("", ["value", "tokens_per_second", "accident", "accuracy_loss", "glossary", "discount"]),
+    ],
+)
+def test_words_of_a_name_say_which_direction_is_better(goal: str, names: list[str]) -> None:
+    assert {name: likely_goal(name) for name in names} == dict.fromkeys(names, goal)
+
+
 def test_an_imported_study_has_nothing_to_train(ablate: Run) -> None:
     table().to_csv("runs.csv", index=False)
     done(ablate, "runs.csv", "--study", "s", *NAMED)
@@ -393,6 +497,165 @@ def test_databases_with_the_same_runs_merge_and_are_sound(ablate: Run) -> None:
         assert check.check(database) == []
     assert ablate("db", "forget", "s", "--yes")[0] == 0
     assert ablate("query", "SELECT * FROM run", "--format", "csv")[1].count("\n") <= 1
+
+
+# -- a study that is there already -------------------------------------------------------------
+
+
+def rows(sql: str) -> list[tuple[Any, ...]]:
+    with contextlib.closing(sqlite3.connect(DB)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def file_of(study: str = "s") -> dict[str, Any]:
+    """The tables of a study's file in the database."""
+    return tomllib.loads(dict(rows("SELECT name, toml FROM study"))[study])
+
+
+CHOSEN = (
+    *("--within", "depth", "--baseline", "optimizer=adam", "--goal", "higher", "--at", "30"),
+    *("--question", "Which optimizer?"),
+)
+
+
+def test_a_second_import_keeps_what_the_study_is(ablate: Run) -> None:
+    frame = along(table(4)).rename(columns={"loss": "hit@1", "depth": "model.depth"})
+    frame["N"] = frame["model.depth"] * 1_000
+    frame[frame["seed"] < 2].assign(D=2_000).to_csv("runs.csv", index=False)
+    frame[frame["seed"] == 2].assign(D=2_000).to_csv("more.csv", index=False)
+    frame[frame["seed"] == 3].drop(columns="N").to_csv("last.csv", index=False)
+    columns = ("--metric", "hit@1", "--factor", "optimizer", "--factor", "model.depth")
+    chosen = ("--within", "model.depth", *CHOSEN[2:], "--n", "N", "--d", "D")
+    seed = ("--seed", "seed", "--step", "step")
+    done(ablate, "runs.csv", "--study", "s", *columns, *seed, *chosen)
+    before = file_of()
+    out = done(ablate, "more.csv", "--study", "s")
+    assert "4 added, 0" not in out and "Baseline: optimizer=adam" in out
+    reordered = ("--factor", "model.depth", "--factor", "optimizer", "--metric", "hit@1")
+    done(ablate, "last.csv", "--study", "s", *reordered, *seed)
+    after = file_of()
+    assert after.pop("seeds") == [0, 1, 2, 3] and before.pop("seeds") == [0, 1]
+    assert after["imported"].pop("files") == ["runs.csv", "more.csv", "last.csv"]
+    assert before["imported"].pop("files") == ["runs.csv"]
+    assert after == before
+    assert before["fit"] and before["within"] == ["model_depth"] and before["goal"] == "higher"
+    found = package.effects("s", DB)
+    assert set(found["n"]) == {4} and set(found["baseline"].str.split(",").str[0]) == {
+        "optimizer=adam"
+    }
+    at = frame[frame["step"] == 30].set_index(["optimizer", "model.depth", "seed"])["hit@1"]
+    assert metrics_of("s", "optimizer", "model_depth") == at.to_dict()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--metric", "acc"),
+        ("--goal", "lower"),
+        ("--at", "last"),
+        ("--question", "Which depth?"),
+        ("--within", "optimizer"),
+        ("--baseline", "optimizer=sgd"),
+        ("--factor", "optimizer"),
+    ],
+)
+def test_what_contradicts_the_study_is_refused_without_replace(
+    ablate: Run, option: tuple[str, str]
+) -> None:
+    frame = along(table(2))
+    frame.assign(acc=1 / frame["loss"]).to_csv("runs.csv", index=False)
+    columns = ("--study", "s", "--factor", "optimizer", "--factor", "depth", "--seed", "seed")
+    done(ablate, "runs.csv", *columns, "--metric", "loss", "--step", "step", *CHOSEN)
+    before = file_of()
+    refused(ablate, ["import", "runs.csv", "--study", "s", *option], ["'s'", "--replace"])
+    assert file_of() == before
+    done(ablate, "runs.csv", "--study", "s", *CHOSEN)  # what is given again is the same
+    assert file_of() == before
+
+
+def test_the_order_of_a_second_file_moves_no_baseline(ablate: Run) -> None:
+    frame = table()
+    frame = frame[(frame["optimizer"] != "sgd") | (frame["seed"] != 0)]  # adam has the first run
+    frame.to_csv("runs.csv", index=False)
+    done(ablate, "runs.csv", "--study", "s", *NAMED)
+    before = package.effects("s", DB)
+    new = frame[frame["optimizer"] == "adam"].assign(optimizer="lion")
+    pd.concat([new, frame])[::-1].to_csv("runs.csv", index=False)
+    done(ablate, "runs.csv", "--study", "s", *NAMED)
+    assert file_of()["factors"] == {"optimizer": ["sgd", "adam", "lion"], "depth": [2, 4]}
+    after = package.effects("s", DB).set_index("cell").loc[before["cell"]]
+    assert after["mean"].tolist() == pytest.approx(before["mean"].tolist())
+
+
+def test_a_file_with_one_level_of_a_factor_extends_a_study(ablate: Run) -> None:
+    frame = table()
+    frame[frame["seed"] < 3].to_csv("runs.csv", index=False)
+    done(ablate, "runs.csv", "--study", "s", *NAMED)
+    frame[frame["optimizer"] == "adam"].assign(optimizer="lion").to_csv("one.csv", index=False)
+    assert "10 added" in done(ablate, "one.csv", "--study", "s", *NAMED)
+    assert set(package.effects("s", DB)["level"]) >= {"adam", "lion"}
+
+
+@pytest.mark.parametrize("replace", [[], ["--replace"]])
+def test_a_study_that_was_not_imported_is_left_alone(ablate: Run, replace: list[str]) -> None:
+    table().to_csv("runs.csv", index=False)
+    Path("results").mkdir()
+    with store.open(DB, create=True) as database:
+        register(database, plan_of("s"))
+    before = rows("SELECT plan_hash FROM study")
+    words = ["'s'", "was not imported"]
+    refused(ablate, ["import", "runs.csv", "--study", "s", *NAMED, *replace], words)
+    assert rows("SELECT plan_hash FROM study") == before
+
+
+def test_runs_that_others_take_the_place_of_are_deleted(ablate: Run) -> None:
+    frame = along(table(2))
+    options = ("runs.csv", "--study", "s", *NAMED, "--step", "step")
+    frame.to_csv("runs.csv", index=False)
+    done(ablate, *options)
+    sizes = "SELECT (SELECT count(*) FROM run), (SELECT count(*) FROM metric),"
+    sizes += " (SELECT count(*) FROM attempt)"
+    before = rows(sizes)
+    frame.assign(loss=frame["loss"] + 1).to_csv("runs.csv", index=False)
+    done(ablate, *options, "--replace")
+    assert rows(sizes) == before
+    with store.open(DB) as database:
+        assert check.check(database) == []
+
+
+def test_a_refusal_names_the_metric_that_differs(ablate: Run) -> None:
+    frame = table(3).assign(acc=0.5)
+    frame.to_csv("runs.csv", index=False)
+    both = ("runs.csv", "--study", "s", *NAMED, "--metric", "acc")
+    done(ablate, *both)
+    assert "0 added" in done(ablate, "runs.csv", "--study", "s")  # without acc: which is kept
+    assert set(package.finals("s", "acc", DB)["value"]) == {0.5}
+    frame.loc[1, "acc"] = 0.75
+    frame.to_csv("runs.csv", index=False)
+    refused(ablate, ["import", *both], ["seed 1: acc 0.5, now 0.75 (", "line 3"])
+
+
+def test_a_study_that_changed_meanwhile_is_not_overwritten(ablate: Run) -> None:
+    from ablate.imported.model import Asked
+    from ablate.imported.runs import gather
+    from ablate.imported.study import Told, prepare, write
+
+    table().to_csv("runs.csv", index=False)
+    asked = Asked(("loss",), ("optimizer", "depth"), "seed")
+    found = gather([Path("runs.csv")], asked)
+    prepared = prepare([Path("runs.csv")], found, asked, Told("s"), None)
+    done(ablate, "runs.csv", "--study", "s", *NAMED, "--within", "depth")
+    with store.open(DB, create=True) as database, pytest.raises(AblateError, match="has changed"):
+        write(database, prepared)
+    assert file_of()["within"] == ["depth"]
+
+
+def test_the_order_of_metrics_makes_no_other_run(ablate: Run) -> None:
+    along(table(2)).assign(acc=0.5, lr=0.1).to_csv("runs.csv", index=False)
+    options = (*NAMED, "--step", "step")
+    done(ablate, "runs.csv", "--study", "a", *options, "--metric", "acc", "--metric", "lr")
+    done(ablate, "runs.csv", "--study", "b", *options, "--metric", "lr", "--metric", "acc")
+    assert rows("SELECT count(*) FROM run") == [(8,)]
 
 
 # -- other tools -------------------------------------------------------------------------------
@@ -525,3 +788,110 @@ def test_what_optuna_stores(ablate: Run, journal: bool) -> None:
     assert set(package.finals("s", "seconds", DB)["value"]) == {2.5}
     assert package.curves("s", "value", DB)["value"].sum() == 2.0 + 2.25 + 2.5 + 4.0 + 4.25 + 4.5
     assert results.study("s", DB).goal == "max"
+
+
+def test_a_chart_joins_only_runs_that_it_can_tell_apart(ablate: Run) -> None:
+    names = [f"optimizer={o},seed={s}" for o in ("sgd", "adam") for s in (0, 1)]
+    ends = ("", "__MIN", "__MAX")
+    head = ["Step", *(f"{name} - loss{end}" for name in names for end in ends)]
+    values = [[step, *(3.0 - step / 10 + at for at in range(4) for _ in ends)] for step in (0, 5)]
+    pd.DataFrame(values, columns=head).to_csv("chart.csv", index=False)
+    optims, seeds = ["sgd", "sgd", "adam", "adam"], [0, 1, 0, 1]
+    runs = pd.DataFrame({"Name": names, "State": "finished", "optim": optims, "seed": seeds})
+    runs.to_csv("runs.csv", index=False)
+    columns = ("--metric", "loss", "--factor", "optim", "--seed", "seed")
+    done(ablate, "chart.csv", "runs.csv", "--study", "s", *columns)
+    assert metrics_of("s", "optim")["adam", 1] == 5.5
+    runs.assign(Name=["a", *names[1:3], names[1]]).to_csv("other.csv", index=False)
+    pd.read_csv("chart.csv").drop(
+        columns=[one for one in head if names[0] in one or names[3] in one]
+    ).to_csv("chart.csv", index=False)
+    words = [names[1], "other.csv, line 3", "line 5"]
+    refused(ablate, ["import", "chart.csv", "other.csv", "--study", "t", *columns], words)
+
+
+def test_tensorflow_s_folders_of_trials_are_runs(ablate: Run) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+    from torch.utils.tensorboard.summary import hparams
+
+    for at, (optimizer, seed) in enumerate((o, s) for o in ("sgd", "adam") for s in range(2)):
+        settings = {"optimizer": optimizer, "seed": seed}
+        experiment, start, end = hparams(settings, {"accuracy": 0.0})
+        for root in ("bare", "scalars"):
+            with SummaryWriter(f"{root}/run-{at}") as writer:
+                for part in (start, end):
+                    writer._get_file_writer().add_summary(part)
+                writer.add_scalar("accuracy", 0.5 + at / 8, 1)
+    with SummaryWriter("bare") as writer:
+        writer._get_file_writer().add_summary(experiment)
+    with SummaryWriter("scalars") as writer:
+        writer.add_scalar("best", 0.75, 1)
+    columns = ("--metric", "accuracy", "--factor", "optimizer", "--seed", "seed")
+    for root in ("bare", "scalars"):
+        out = done(ablate, root, "--study", root, *columns)
+        assert ("Left out" in out) == (root == "scalars")  # numbers of no run
+        assert metrics_of(root, "optimizer") == {
+            ("sgd", 0): 0.5,
+            ("sgd", 1): 0.625,
+            ("adam", 0): 0.75,
+            ("adam", 1): 0.875,
+        }
+
+
+def studies_of_optuna(path: str, directions: dict[str, str]) -> None:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = optuna.storages.RDBStorage("sqlite:///tmp.db")
+    for name, direction in directions.items():
+        study = optuna.create_study(storage=storage, study_name=name, direction=direction)
+        for width in (8, 16):
+            for seed in (0, 1):
+                attributes = {"width": width, "seed": seed, "kind": name}
+                study.add_trial(
+                    optuna.trial.create_trial(user_attrs=attributes, value=float(width + seed))
+                )
+    storage.engine.dispose()
+    Path("tmp.db").rename(path)
+
+
+def test_a_storage_of_optuna_is_only_read_whatever_its_path(ablate: Run) -> None:
+    name = "a?mode=rw#{b}%20.db"
+    studies_of_optuna(name, {"one": "maximize"})
+    Path(name).chmod(0o444)
+    before = Path(name).read_bytes()
+    columns = ("--metric", "value", "--factor", "width", "--seed", "seed")
+    done(ablate, name, "--study", "s", *columns)
+    assert counts() == {"complete": 4}
+    assert Path(name).read_bytes() == before
+
+
+def test_damage_and_opposite_directions_in_optuna_are_one_line(ablate: Run) -> None:
+    studies_of_optuna("both.db", {"up": "maximize", "down": "minimize"})
+    two = ("--metric", "value", "--factor", "width", "--factor", "kind", "--seed", "seed")
+    one = ("--metric", "value", "--factor", "width", "--seed", "seed")
+    words = ["opposite directions", "study up", "study down", "--goal"]
+    refused(ablate, ["import", "both.db", "--study", "s", *two], words)
+    done(ablate, "both.db", "--study", "s", *two, "--goal", "lower")
+    done(ablate, "both.db", "--study", "down", *one, "--where", "study=down")
+    assert (results.study("s", DB).goal, results.study("down", DB).goal) == ("min", "min")
+    with contextlib.closing(sqlite3.connect("both.db")) as connection:
+        connection.execute("DROP TABLE trial_values")
+    Path("half.log").write_text('{"op_code": 0, "study_name": "a"}\n{"op_code": 4, \n')
+    Path("other.log").write_text('{"op_code": 0}\n')
+    for name in ("both.db", "half.log", "other.log"):
+        refused(ablate, ["import", name, "--study", "t", *one], [name, "Optuna"])
+
+
+def test_a_folder_with_runs_of_two_tools_is_read_as_that_which_can_be(ablate: Run) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    for optimizer in ("sgd", "adam"):
+        with SummaryWriter(f"logs/{optimizer}") as writer:
+            writer.add_scalar("loss", 1.0, 1)
+    Path("logs/wandb").mkdir()
+    Path("logs/wandb/run-1.wandb").write_bytes(b"")
+    options = ("--metric", "loss", "--factor", "folder1", "--seed", "seed")
+    pattern = ("--pattern", "(?P<seed>)a|(?P<x>s)")
+    _, _, err = ablate("import", "logs", "--study", "s", *options, *pattern)
+    assert "wandb sync" not in err

@@ -45,7 +45,7 @@ def import_(
     step: Annotated[str, _column("The step, where a run has several rows.")] = "",
     at: Annotated[
         str, _column("The value that decides; by default the last.", metavar="last|best|STEP")
-    ] = "last",
+    ] = "",
     pattern: Annotated[
         str,
         _column(
@@ -65,7 +65,7 @@ def import_(
         ),
     ] = [],  # noqa: B006
     goal: Annotated[
-        str, option("Which direction is better; guessed from the name.", metavar="lower|higher")
+        str, option("Which direction is better; by default by its name.", metavar="lower|higher")
     ] = "",
     within: Annotated[
         list[str], option("A factor whose levels are compared apart.", metavar="FACTOR")
@@ -93,7 +93,7 @@ def import_(
     from ablate.errors import AblateError, unknown
     from ablate.imported.model import Asked
     from ablate.imported.runs import gather
-    from ablate.imported.study import Told, prepare, write
+    from ablate.imported.study import Told, completed, prepare, write
     from ablate.store import imported as stored
     from ablate.study.imported import FLOPS, PARAMS, TOKENS
     from ablate.study.parse import NAME, NAMED
@@ -102,7 +102,7 @@ def import_(
         raise AblateError("--study NAME is missing: the study that the runs become")
     if not re.fullmatch(NAME, study):
         raise AblateError(f"--study {study!r:.80}: {NAMED} are allowed, a letter or digit first")
-    if at not in ("last", "best") and not at.isdigit():
+    if at not in ("", "last", "best") and not at.isdecimal():
         raise unknown("value of --at", at, ["last", "best", "5000"])
     if goal not in ("", "lower", "higher"):
         raise unknown("goal", goal, ["lower", "higher"])
@@ -112,7 +112,7 @@ def import_(
         tuple(factor),
         seed,
         step,
-        at,
+        int(at) if at.isdecimal() else at,
         goal,
         tuple(where),
         pattern,
@@ -121,12 +121,13 @@ def import_(
     paths = [Path(file.removeprefix("sqlite:///")).expanduser() for file in files]
     told = Told(study, question, tuple(within), tuple(baseline), replace)
     with working("Reading …") as progress:
-        found = gather(paths, asked)
-        progress("Storing …")
-        before = []
+        before = None
         if (database := existing(db)) is not None:
             with database:
-                before = stored.runs(database, study)
+                before = stored.study(database, study)
+        asked, told = completed(asked, told, before)
+        found = gather(paths, asked, extends=before is not None and not replace)
+        progress("Storing …")
         prepared = prepare(paths, found, asked, told, before)
         with store.open(db, create=True) as database:
             added = write(database, prepared)

@@ -35,8 +35,8 @@ TAKEN = (  # columns that every table of results has: no names for factors
     "series",
     "step",
 )
-# columns of the results that no field of a run may have the name of
-RESERVED = frozenset((*TAKEN, "tokens", "flops", "run_id"))
+# names that no field of a run may have: columns of the results, and parts of its key beside fields
+RESERVED = frozenset((*TAKEN, "tokens", "flops", "run_id", "kind", "parent"))
 
 Config: TypeAlias = Any  # an `ablate.config.RunConfig`, which is made from components
 

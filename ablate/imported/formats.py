@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ablate.errors import AblateError
 from ablate.imported import tables, tools
@@ -24,10 +25,10 @@ class Format:
 
 
 FORMATS = (
-    Format(tools.holds_wandb, tools.read_wandb),
     Format(tools.holds_mlflow, tools.read_mlflow),
     Format(tools.holds_tensorboard, tools.read_tensorboard),
     Format(tools.holds_optuna, tools.read_optuna),
+    Format(tools.holds_wandb, tools.read_wandb),  # refused: what else a folder has can be read
     Format(lambda path: path.is_file() and not mlflow.tables(path), tables.read),
 )
 
@@ -67,11 +68,18 @@ def _unreadable(path: Path) -> str:
 
 def _joined(sources: list[Source]) -> list[Source]:
     """Give the rows of a table of W&B's runs the curves of charts of the same runs."""
-    charts = [one for one in sources if one.whole and set(one.table) == {"run"}]
-    for chart in charts:
+    for chart in [one for one in sources if one.chart]:
         for at, other in enumerate(sources):
             if "Name" in other.table and set(chart.table["run"]) <= set(other.table["Name"]):
-                place = {name: label for label, name in other.table["Name"].items()}
+                place: dict[str, Any] = {}
+                for label, name in other.table["Name"].items():
+                    if name in chart.table["run"].tolist() and name in place:
+                        raise AblateError(
+                            f"{other.place(label)}: a run is called {name!r} as in"
+                            f" {other.place(place[name])}, so that a curve of {chart.name} could be"
+                            " of either; leave the chart out, or rename one of the runs"
+                        )
+                    place[name] = label
                 recorded = dict(other.recorded)
                 for name, one in chart.recorded.items():
                     before = recorded.get(place[name])

@@ -23,7 +23,7 @@ class Asked:
         factors: What varies.
         seed: Of the seed.
         step: Of the step, "" for none.
-        at: The value that decides: "last", "best", or that of a step.
+        at: The value that decides: "last", "best", or that of a step; "" for what is not given.
         goal: "lower" or "higher"; "" for what the tool says, or the metric's name.
         where: Conditions on rows.
         pattern: See `Wanted.pattern`.
@@ -34,7 +34,7 @@ class Asked:
     factors: tuple[str, ...]
     seed: str
     step: str = ""
-    at: str = "last"
+    at: str | int = "last"
     goal: str = ""
     where: tuple[str, ...] = ()
     pattern: str = ""
@@ -77,7 +77,9 @@ class ImportedRun:
         """SHA-256 of all its numbers, but for those at a step, which its curve has too."""
         finals = sorted([name, value] for (name, at), value in self.finals.items() if not at)
         points = {name: sorted(of.items()) for name, of in self.points.items()}
-        text = json.dumps([self.status, finals, points, sorted(self.resources.items())])
+        text = json.dumps(
+            [self.status, finals, points, sorted(self.resources.items())], sort_keys=True
+        )
         return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -56,6 +56,13 @@ def require(asked: Asked, sources: Sequence[Source]) -> None:
     for kind, names in (("factor", asked.factors), ("metric", asked.metrics)):
         if twice := [name for name in names if names.count(name) > 1]:
             raise AblateError(f"--{kind} {twice[0]} is given twice")
+    stored: dict[str, str] = {}
+    for name, text in asked.names.items():
+        if stored.setdefault(text, name) != name:
+            raise AblateError(
+                f"--metric {name} and --metric {stored[text]} would both be stored as {text}:"
+                " rename one of the columns"
+            )
     used = (*asked.factors, asked.seed, *((asked.step,) if asked.step else ()), *asked.metrics)
     if twice := [name for name in used if used.count(name) > 1]:
         raise AblateError(

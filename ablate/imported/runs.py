@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from ablate.imported import notes
 from ablate.imported.formats import read
 from ablate.imported.model import Asked, CellKey, Gathered, ImportedRun, text_of
 from ablate.imported.rows import Row, could_be, fields_of, require, rows_of, seeds_of, typed
-from ablate.imported.source import Source
 from ablate.metrics import likely_goal
 from ablate.sheet import numbers
 from ablate.store.records import ACCEPTED
@@ -23,15 +23,18 @@ from ablate.study.imported import FLOPS
 from ablate.units import listed
 
 STEPLIKE = re.compile(r"step|epoch|iter|token|seen|checkpoint|ckpt", re.IGNORECASE)
+Schedules = Mapping[str, list[set[int]]]  # metric → steps with a value, of each run of a cell
+
 LOST = {"oom": "oom", "failed": "failed", "crashed": "failed"}  # cell → status of the run
 
 
-def gather(paths: Sequence[Path], asked: Asked) -> Gathered:
+def gather(paths: Sequence[Path], asked: Asked, *, extends: bool = False) -> Gathered:
     """Read runs.
 
     Args:
         paths: Files and folders.
         asked: What their columns are.
+        extends: Whether they extend a study with these factors, whose levels it has already.
 
     Raises:
         AblateError: A file cannot be read, a column is not there, or what is asked for cannot be a
@@ -39,28 +42,28 @@ def gather(paths: Sequence[Path], asked: Asked) -> Gathered:
     """
     sources = read(paths, asked)
     require(asked, sources)
-    goal, guessed = _goal(asked, sources)
-    asked = replace(asked, goal=goal)
     left: dict[str, list[str]] = {}
     rows = [row for source in sources for row in rows_of(source, asked, left)]
     if not rows:
         raise AblateError(f"no run is left: {'; '.join(notes.listed_rows(left))}")
+    goal, guessed = _goal(asked, rows)
+    asked = replace(asked, goal=goal)
     groups = _groups(rows, asked)
     columns = fields_of(asked.factors)
     factors = {
         name: list(dict.fromkeys(cell[at] for cell, _ in groups)) for at, name in enumerate(columns)
     }
     for name, levels in factors.items():
-        if len(levels) < 2:
+        if len(levels) < 2 and not extends:
             raise AblateError(
                 f"{columns[name]} is {text_of(levels[0])} in all {len(groups):,} runs: it does not"
                 f" vary, and is no factor.{could_be(sources, asked)}"
             )
-    valued = {
-        metric: {row.step for row in rows if row.values.get(metric) is not None}
-        for metric in asked.metrics
-    }
-    runs = [_run(cell, seed, part, asked, valued, left) for (cell, seed), part in groups.items()]
+    schedules = _schedules(groups, asked)
+    runs = [
+        _run(cell, seed, part, asked, schedules[cell], left)
+        for (cell, seed), part in groups.items()
+    ]
     said = [
         *(note for source in sources for note in source.notes),
         *(f"{column} is called {name}." for name, column in columns.items() if name != column),
@@ -74,14 +77,44 @@ def gather(paths: Sequence[Path], asked: Asked) -> Gathered:
     return Gathered(factors, columns, goal, runs, said)
 
 
-def _goal(asked: Asked, sources: Sequence[Source]) -> tuple[str, list[str]]:
+def _goal(asked: Asked, rows: Sequence[Row]) -> tuple[str, list[str]]:
     """Return which direction of the metric is better, and a note where that is a guess."""
     metric = asked.metrics[0]
-    told = [source.goals[metric] for source in sources if metric in source.goals]
-    if asked.goal or told:
-        return asked.goal or told[0], []
+    if asked.goal:
+        return asked.goal, []
+    told: dict[str, Row] = {}  # direction → the first row whose tool says so
+    for row in rows:
+        recorded = row.source.recorded.get(row.label)
+        if recorded is not None and metric in recorded.goals:
+            told.setdefault(recorded.goals[metric], row)
+    if len(told) > 1:
+        places = "; ".join(f"{goal} in {row.place}" for goal, row in told.items())
+        raise AblateError(
+            f"{metric} is better in opposite directions ({places}): choose one with --goal, or"
+            " rows with --where"
+        )
+    if told:
+        return next(iter(told)), []
     goal = likely_goal(metric)
+    if not goal:
+        raise AblateError(
+            f"--goal lower or higher is missing: the name of {metric!r} does not say which is"
+            " better"
+        )
     return goal, [f"{metric}: {goal} is better, by its name; --goal says otherwise."]
+
+
+def _schedules(
+    groups: Mapping[tuple[CellKey, int], list[Row]], asked: Asked
+) -> dict[CellKey, Schedules]:
+    """Return cell → metric → the steps at which each of its runs has a value."""
+    found: dict[CellKey, Schedules] = {}
+    for (cell, _), rows in groups.items():
+        of_cell = found.setdefault(cell, {metric: [] for metric in asked.metrics})
+        for metric, runs in of_cell.items():
+            steps = (row.step for row in rows if row.values.get(metric) is not None)
+            runs.append({step for step in steps if step is not None})
+    return found
 
 
 def _groups(rows: Sequence[Row], asked: Asked) -> dict[tuple[CellKey, int], list[Row]]:
@@ -100,7 +133,7 @@ def _run(
     seed: int,
     rows: list[Row],
     asked: Asked,
-    valued: Mapping[str, set[int | None]],
+    schedules: Schedules,
     left: dict[str, list[str]],
 ) -> ImportedRun:
     """Return the run of the rows of one cell and seed."""
@@ -112,14 +145,14 @@ def _run(
                 raise _twice(cell, seed, first, other, asked)
             left.setdefault("that repeats another", []).append(other.place)
     else:
-        curves = _curves(cell, seed, rows, asked, valued, left)
+        curves = _curves(cell, seed, rows, asked, schedules, left)
     recorded = first.source.recorded.get(first.label)
     for metric in asked.metrics:
         if recorded is not None and metric in recorded.points:
             curves.setdefault(metric, dict(recorded.points[metric]))
     values = {metric: _last(metric, first, curves) for metric in asked.metrics}
     metric, curve = asked.metrics[0], curves.get(asked.metrics[0], {})
-    decided = values[metric] if asked.at in ("last", "best") else curve.get(int(asked.at))
+    decided = curve.get(asked.at) if isinstance(asked.at, int) else values[metric]
     names = asked.names
     finals = {(names[name], 0.0): one for name, one in values.items() if one is not None}
     if finite := [value for value in curve.values() if math.isfinite(value)]:
@@ -127,7 +160,7 @@ def _run(
         finals[best(names[metric]), 0.0] = min(finite) if lowest else max(finite)
     elif asked.at == "best" and decided is not None:
         finals[best(names[metric]), 0.0] = decided
-    if asked.at.isdigit() and decided is not None:
+    if isinstance(asked.at, int) and decided is not None:
         finals[names[metric], float(asked.at)] = decided
     status, error = _status(first, recorded, decided, asked)
     lost = [step for step, value in sorted(curve.items()) if not math.isfinite(value)]
@@ -139,7 +172,7 @@ def _run(
         {names[name]: of for name, of in curves.items()},
         finals if status in ACCEPTED else {},
         status,
-        (lost[0] if lost else max(curve, default=0)) if status == "diverged" else None,
+        min(lost, default=max(curve, default=None)) if status == "diverged" else None,
         error,
     )
 
@@ -150,7 +183,7 @@ def _status(row: Row, recorded: Any, decided: float | None, asked: Asked) -> tup
         return recorded.status, recorded.why
     if decided is None:
         text = row.states.get(asked.metrics[0], "")
-        at = f" at step {asked.at}" if asked.at.isdigit() else ""
+        at = f" at step {asked.at}" if isinstance(asked.at, int) else ""
         said = f": it says {text!r}" if text and row.values.get(asked.metrics[0]) is None else ""
         return LOST.get(text.lower(), "failed"), f"no value of {asked.metrics[0]}{at}{said}"
     return ("complete" if math.isfinite(decided) else "diverged"), ""
@@ -172,13 +205,13 @@ def _curves(
     seed: int,
     rows: list[Row],
     asked: Asked,
-    valued: Mapping[str, set[int | None]],
+    schedules: Schedules,
     left: dict[str, list[str]],
 ) -> dict[str, dict[int, float]]:
     """Return the curves of a run that has a row for each step.
 
-    A run whose last rows have no value at steps where others have one has reported NaN there, which
-    pandas writes as an empty cell.
+    A run without a value at a step where its schedule has one has reported NaN there, which pandas
+    writes as an empty cell.
     """
     at: dict[int, Row] = {}
     curves: dict[str, dict[int, float]] = {}
@@ -194,10 +227,31 @@ def _curves(
         if before is not row and before.values == row.values:
             left.setdefault("that repeats another", []).append(row.place)
     for metric, curve in curves.items():
-        missing = [step for step in at if step > max(curve) and step in valued[metric]]
-        if missing and max(at) in missing:
-            curve[min(missing)] = math.nan
+        due = _due(sorted(curve), at.keys(), schedules[metric])
+        if due is not None:
+            curve[due] = math.nan
     return curves
+
+
+def _due(valued: list[int], rows: Collection[int], mates: Sequence[set[int]]) -> int | None:
+    """Return the step of the value that a run lacks behind its last one; None if it lacks none.
+
+    It is known from the run itself where its values are equally far apart, else from runs of its
+    cell that have values at the same steps up to there, and go on.
+
+    Args:
+        valued: Steps with a value, in order.
+        rows: Steps of its rows.
+        mates: Steps with a value of each run of the cell.
+    """
+    last = valued[-1]
+    apart = {after - before for before, after in itertools.pairwise(valued)}
+    if len(valued) > 2 and len(apart) == 1:
+        step = last + apart.pop()
+        return step if step in rows else None
+    same = [of for of in mates if {step for step in of if step <= last} == set(valued)]
+    later = [step for of in same for step in of if step > last and step in rows]
+    return min(later, default=None)
 
 
 def _same(one: Row, other: Row, metrics: Sequence[str]) -> bool:

@@ -44,12 +44,14 @@ class Recorded:
         finals: Numbers that are no last value of a curve.
         status: As the database has it; "running" for a run that has not ended.
         why: What is known of a failure.
+        goals: Metric → "lower" or "higher", where the tool says which is better.
     """
 
     points: Points = field(default_factory=dict)
     finals: Mapping[str, float] = field(default_factory=dict)
     status: str = "complete"
     why: str = ""
+    goals: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Source:
         whole: Whether each row is a run, whose curve is recorded.
         decimal_comma: As `ablate.sheet.numbers` has it.
         notes: What the user should know.
-        goals: Metric → "lower" or "higher", where a tool says which is better.
+        chart: Whether it is a chart of W&B: curves of runs whose settings a table may have.
     """
 
     name: str
@@ -72,7 +74,7 @@ class Source:
     whole: bool = False
     decimal_comma: bool = False
     notes: tuple[str, ...] = ()
-    goals: Mapping[str, str] = field(default_factory=dict)
+    chart: bool = False
 
     def place(self, label: Any) -> str:
         """Return where a row stands: "runs.csv, line 7"."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -11,13 +13,14 @@ from typing import Any
 
 from ablate.errors import AblateError, unknown
 from ablate.imported.model import Asked, Gathered, ImportedRun, Level
+from ablate.imported.rows import fields_of
 from ablate.kinds import Run, kind
 from ablate.plan import Plan, PlannedRun, plan
 from ablate.store import Database
 from ablate.store import imported as store
-from ablate.store.imported import Numbers
-from ablate.store.register import register
+from ablate.store.imported import Difference, Numbers
 from ablate.study import write as study_file
+from ablate.study.design import MAX_CELLS, MAX_RUNS
 from ablate.study.imported import CONTENT, FLOPS, PARAMS, SOURCE, TOKENS
 from ablate.study.parse import parse
 from ablate.study.values import label
@@ -34,9 +37,9 @@ class Told:
 
     Attributes:
         name: Of the study.
-        question: That its report answers; "" for one about the factors.
+        question: That its report answers; "" for that of the study, or one about the factors.
         within: Factors whose levels form strata.
-        baseline: Levels to compare with, "optimizer=sgd"; by default the first of each factor.
+        baseline: Levels to compare with, "optimizer=sgd"; else the first of each factor.
         replace: Whether the files take the place of what was imported before.
     """
 
@@ -54,14 +57,101 @@ class Prepared:
     Attributes:
         plan: The study, with all runs.
         numbers: What the runs of the files reported.
+        before: The study that is there already, if there is one.
         replace: Whether earlier runs may leave the study.
         notes: What the user should know.
     """
 
     plan: Plan
     numbers: list[Numbers]
-    replace: bool
+    before: store.StoredStudy | None
     notes: list[str]
+
+
+def completed(asked: Asked, told: Told, before: store.StoredStudy | None) -> tuple[Asked, Told]:
+    """Return what is asked for, and what is not given as the study of that name has it.
+
+    What the study is (metric, goal, `at`, question, strata, baseline, factors) stays as it is. How
+    files are read (the seed, the step, conditions, the pattern, resources) is taken from the study
+    where neither a factor nor the seed is given.
+
+    Args:
+        asked: What is asked for; "" or () for what is not given.
+        told: Likewise.
+        before: The study of this name in the database.
+
+    Raises:
+        AblateError: The study was not imported, or is another one than that asked for.
+    """
+    if before is None or told.replace:
+        if before is not None:
+            _tables(before, told.name)
+        return replace(asked, at=asked.at or "last"), told
+    raw, table = _tables(before, told.name)
+    columns = table.get("columns", {})
+    of_study = {columns.get(name, name): name for name in raw["factors"]}
+    given = fields_of(asked.factors)
+    if given and given.keys() != raw["factors"].keys():
+        raise AblateError(
+            f"study {told.name!r} was imported with the factors {listed(sorted(raw['factors']))},"
+            f" not {listed(given)}; choose another name, or replace it with --replace"
+        )
+    known = of_study | {column: name for name, column in given.items()}
+    first = {name: label(levels[0]) for name, levels in raw["factors"].items()}
+    baseline = [text.partition("=") for text in told.baseline]
+    for option, new, old in (
+        ("--metric", asked.names[asked.metrics[0]] if asked.metrics else "", raw["metric"]),
+        ("--goal", asked.goal, raw["goal"]),
+        ("--at", asked.at, table.get("at", "last")),
+        ("--question", told.question, raw["question"]),
+        (
+            "--within",
+            ", ".join(sorted(known.get(name, name) for name in told.within)),
+            ", ".join(sorted(raw.get("within", []))),
+        ),
+        *(
+            (f"--baseline {name}", level, first[known.get(name, name)])
+            for name, _, level in baseline
+            if known.get(name, name) in first
+        ),
+    ):
+        if new and new != old:
+            raise AblateError(
+                f"{option} {new}: study {told.name!r} was imported with {old or 'none'}; choose"
+                " another name, or replace it with --replace"
+            )
+    if not (asked.factors or asked.seed):
+        resources = {name: columns[name] for name in (PARAMS, TOKENS, FLOPS) if name in columns}
+        asked = replace(
+            asked,
+            step=asked.step or table.get("step", ""),
+            pattern=asked.pattern or table.get("pattern", ""),
+            where=asked.where or tuple(table.get("where", ())),
+            resources=resources | dict(asked.resources),
+        )
+    by_name = given or {name: column for column, name in of_study.items()}
+    return (
+        replace(
+            asked,
+            metrics=asked.metrics or (columns.get(raw["metric"], raw["metric"]),),
+            factors=tuple(by_name[name] for name in raw["factors"]),
+            seed=asked.seed or table["seed"],
+            at=table.get("at", "last"),
+            goal=raw["goal"],
+        ),
+        replace(told, question=raw["question"], within=tuple(raw.get("within", ()))),
+    )
+
+
+def _tables(before: store.StoredStudy, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the tables of a study's file, and [imported]."""
+    raw = tomllib.loads(before.toml)
+    if "imported" not in raw:
+        raise AblateError(
+            f"study {name!r} is in the database, and was not imported; choose another name with"
+            " --study"
+        )
+    return raw, raw["imported"]
 
 
 def prepare(
@@ -69,7 +159,7 @@ def prepare(
     found: Gathered,
     asked: Asked,
     told: Told,
-    before: Sequence[store.Stored] = (),
+    before: store.StoredStudy | None,
 ) -> Prepared:
     """Make a study of the runs of files and folders.
 
@@ -80,39 +170,40 @@ def prepare(
         found: What they hold.
         asked: What their columns are.
         told: What the study is.
-        before: The imported runs that the study has.
+        before: The study of this name in the database.
 
     Raises:
         AblateError: The files cannot be such a study, or hold other numbers of a run that is there.
     """
-    before = () if told.replace else before
-    factors = _levels(found, before, told)
+    grown = None if told.replace else before
+    raw = _tables(grown, told.name)[0] if grown else {}
+    factors = _levels(found, raw.get("factors", {}), told)
     new = {_key(run): run for run in found.runs}
     kept = {
         (tuple(label(old.run.fields[name]) for name in factors), old.run.seed): old
-        for old in before
+        for old in (grown.runs if grown else ())
     }
     made = {key: _made(factors, run, kept.get(key)) for key, run in new.items()}
-    if changed := [key for key, (_, same) in made.items() if not same]:
-        raise AblateError(_changed(told.name, factors, changed, new, kept, asked))
-    toml = _toml(paths, asked, told, found, factors, {**kept, **new})
+    if changed := {key: lost for key, (_, lost) in made.items() if lost}:
+        raise AblateError(_changed(told.name, factors, changed, new, asked))
+    toml = _toml(paths, asked, told, found, factors, {**kept, **new}, raw)
     planned = plan(parse(toml, Path(f"{told.name}.toml")))
     runs = {key: old.run for key, old in kept.items()}
     runs |= {key: run for key, (run, _) in made.items()}
     whole = replace(planned, runs=tuple(_planned(planned, factors, runs)))
-    notes = [*found.notes, *_pairs(whole, factors, told)]
+    notes = [*found.notes, *_pairs(whole, factors, by_default=not (told.baseline or grown))]
     numbers = [_numbers(run.key, new[key]) for key, (run, _) in made.items()]
-    return Prepared(whole, numbers, told.replace or bool(before), notes)
+    return Prepared(whole, numbers, before, notes)
 
 
 def write(db: Database, prepared: Prepared) -> int:
     """Store a study and the numbers of its runs; return how many runs are new.
 
     Raises:
-        AblateError: A study of this name has results that were not imported.
+        AblateError: The study in the database has changed since `prepare`.
     """
-    study_id = register(db, prepared.plan, replace=prepared.replace)
-    return store.insert(db, study_id, prepared.numbers)
+    before = prepared.before
+    return store.write(db, prepared.plan, prepared.numbers, before, replace=before is not None)
 
 
 def _key(run: ImportedRun) -> Key:
@@ -121,35 +212,35 @@ def _key(run: ImportedRun) -> Key:
 
 def _made(
     factors: Mapping[str, list[Level]], run: ImportedRun, old: store.Stored | None
-) -> tuple[Run, bool]:
-    """Return a run as the database has it, and whether it agrees with that which is there."""
+) -> tuple[Run, list[Difference]]:
+    """Return a run as the database has it, and what of that which is there it has otherwise."""
     fields: dict[str, Any] = dict(run.resources)
     for (name, levels), own in zip(factors.items(), run.cell, strict=True):
         # a number that stands among texts in a later file is the number that it was
         fields[name] = next(level for level in levels if label(level) == label(own))
     fields |= {CONTENT: run.content, SOURCE: run.place}
     made = Run("imported", kind("imported").check(fields), run.seed)
-    if old is None or old.run.key == made.key:
-        return (old.run if old else made), True
-    return made, store.agrees(old, _numbers(made.key, run))
+    if old is None:
+        return made, []
+    numbers = _numbers(made.key, run)
+    # the run that is there may have further metrics, which this file or import leaves out
+    fewer = run.resources.items() <= old.run.fields.items()
+    if old.run.key == made.key or (fewer and not any(store.differences(numbers, old))):
+        return old.run, []
+    return made, list(store.differences(old, numbers))
 
 
 def _numbers(key: str, run: ImportedRun) -> Numbers:
     return Numbers(key, run.status, run.finals, run.points, run.diverged_at, run.error)
 
 
-def _levels(found: Gathered, before: Sequence[store.Stored], told: Told) -> dict[str, list[Level]]:
-    """Return factor → levels, the baseline first, with those of runs that are there already."""
+def _levels(
+    found: Gathered, before: Mapping[str, Sequence[Level]], told: Told
+) -> dict[str, list[Level]]:
+    """Return factor → levels, the baseline first: those that are there already, then new ones."""
     factors: dict[str, list[Level]] = {name: [] for name in found.factors}
-    for old in before:
-        own = old.run.fields.keys() - {CONTENT, SOURCE, PARAMS, TOKENS, FLOPS}
-        if own != factors.keys():
-            raise AblateError(
-                f"study {told.name!r} was imported with the factors {listed(sorted(own))}, not"
-                f" {listed(factors)}; choose another name, or replace it with --replace"
-            )
     for name, levels in factors.items():
-        known = [old.run.fields[name] for old in before] + list(found.factors[name])
+        known = [*before.get(name, ()), *found.factors[name]]
         labels = dict.fromkeys(map(label, known))
         levels += [next(one for one in known if label(one) == text) for text in labels]
     for text in told.baseline:
@@ -176,26 +267,32 @@ def _factor(found: Gathered, name: str, option: str) -> str:
 def _changed(
     study: str,
     factors: Mapping[str, Any],
-    changed: Sequence[Key],
+    changed: Mapping[Key, Sequence[Difference]],
     new: Mapping[Key, ImportedRun],
-    old: Mapping[Key, store.Stored],
     asked: Asked,
 ) -> str:
     """Return the error for runs whose numbers are not those that are stored."""
     said, metric = [], asked.names[asked.metrics[0]]
-    for key in changed[:SHOWN]:
+    for key in list(changed)[:SHOWN]:
         cell = listed(f"{name}={level}" for name, level in zip(factors, key[0], strict=True))
-        values = [
-            "no value" if value is None else f"{value:.6g}"
-            for value in (old[key].finals.get((metric, 0.0)), new[key].finals.get((metric, 0.0)))
-        ]
-        said.append(f"{cell}, seed {key[1]}: {values[0]}, now {values[1]} ({new[key].place})")
+        one = next((one for one in changed[key] if one.name == metric), changed[key][0])
+        at = "" if one.step is None else f" at step {one.step:,}"
+        said.append(
+            f"{cell}, seed {key[1]}: {one.name}{at} {_shown(one.old)}, now {_shown(one.new)}"
+            f" ({new[key].place})"
+        )
     more = len(changed) - SHOWN
     return (
         f"study {study!r} has other numbers of {len(changed):,} run{'s' * (len(changed) > 1)}:"
         f" {'; '.join(said)}{f'; {more:,} more' if more > 0 else ''}. Choose another name, or let"
         " these files take its place with --replace"
     )
+
+
+def _shown(value: float | str | None) -> str:
+    if value is None:
+        return "no value"
+    return value if isinstance(value, str) else f"{value:.6g}"
 
 
 def _toml(
@@ -205,29 +302,41 @@ def _toml(
     found: Gathered,
     factors: Mapping[str, list[Level]],
     runs: Mapping[Key, Any],
+    raw: Mapping[str, Any],
 ) -> str:
-    """Return the text of the study's file."""
+    """Return the text of the study's file; `raw` has the tables of the study before it."""
     cells = {key[0] for key in runs}
+    seeds = sorted({seed for _, seed in runs})
+    _few_enough(factors, len(cells), len(seeds))
     labels = [list(map(label, levels)) for levels in factors.values()]
     empty = [cell for cell in product(*labels) if cell not in cells]
     _has_baselines(told, found, factors, cells)
     names = listed(found.columns.values())
+    before = raw.get("imported", {})
+    files = [*before.get("files", ()), *map(os.fspath, paths)]
+    metric = asked.metrics[0]
+    columns = {
+        **{k: v for k, v in before.get("columns", {}).items() if k in (PARAMS, TOKENS, FLOPS)},
+        **{k: v for k, v in found.columns.items() if k != v},
+        **({asked.names[metric]: metric} if asked.names[metric] != metric else {}),
+        **asked.resources,
+    }
     table: dict[str, Any] = {
         "name": told.name,
         "question": told.question or f"How does {asked.metrics[0]} depend on {names}?",
         "metric": asked.names[asked.metrics[0]],
         "goal": found.goal,
         "within": [_factor(found, name, "--within") for name in told.within],
-        "seeds": sorted({seed for _, seed in runs}),
+        "seeds": seeds,
         "imported": _without_empty(
             {
-                "files": [os.fspath(path) for path in paths],
+                "files": list(dict.fromkeys(files)),
                 "seed": asked.seed,
-                "step": asked.step,
-                "at": int(asked.at) if asked.at.isdigit() else asked.at,
-                "columns": {k: v for k, v in found.columns.items() if k != v},
-                "pattern": asked.pattern,
-                "where": list(asked.where),
+                "step": asked.step or before.get("step", ""),
+                "at": asked.at,
+                "columns": columns,
+                "pattern": asked.pattern or before.get("pattern", ""),
+                "where": list(asked.where) or before.get("where", []),
             }
         ),
         "factors": dict(factors),
@@ -239,9 +348,23 @@ def _toml(
             for cell in empty
         ],
     }
-    if {PARAMS, TOKENS} <= asked.resources.keys():
+    if {PARAMS, TOKENS} <= columns.keys():
         table["fit"] = {"n": PARAMS, "d": TOKENS}
     return study_file.write(_without_empty(table))
+
+
+def _few_enough(factors: Mapping[str, list[Level]], cells: int, seeds: int) -> None:
+    """Refuse factors that hardly meet, as those of a random search: most cells would be empty."""
+    sizes = [len(levels) for levels in factors.values()]
+    count = math.prod(sizes)
+    if count > MAX_CELLS or count * seeds > MAX_RUNS:
+        most = f"{MAX_CELLS:,}" if count > MAX_CELLS else f"{MAX_RUNS:,} with seeds"
+        named = " × ".join(f"{size:,} of {name}" for name, size in zip(factors, sizes, strict=True))
+        raise AblateError(
+            f"{count:,} combinations of levels ({named}), of which {cells:,} have runs; at most"
+            f" {most} can be compared. Name fewer factors, keep some levels with --where, or name a"
+            " column with few levels, such as small and large, in place of one with many values"
+        )
 
 
 def _without_empty(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -277,7 +400,7 @@ def _planned(
                 yield PlannedRun(cell, run)
 
 
-def _pairs(whole: Plan, factors: Mapping[str, list[Level]], told: Told) -> Iterator[str]:
+def _pairs(whole: Plan, factors: Mapping[str, list[Level]], *, by_default: bool) -> Iterator[str]:
     """Say what is the baseline, and which combinations of cell and seed have no run.
 
     Raises:
@@ -300,7 +423,7 @@ def _pairs(whole: Plan, factors: Mapping[str, list[Level]], told: Told) -> Itera
         if name not in whole.study.within
     )
     apart = f", in each level of {listed(whole.study.within)}" if whole.study.within else ""
-    named = "" if told.baseline else ", the first in the file; --baseline takes another"
+    named = ", the first in the file; --baseline takes another" if by_default else ""
     yield f"Baseline: {first}{apart}{named}."
     missing = [
         f"{cell}, seed {seed}"

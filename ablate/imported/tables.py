@@ -12,6 +12,7 @@ import pandas as pd
 from ablate.errors import AblateError
 from ablate.imported.source import Recorded, Source, Wanted, check_pattern, named, of_runs
 from ablate.sheet import numbers, sheet
+from ablate.units import listed
 
 LOWEST = "__MIN"  # end of the second of three columns that W&B exports for a curve
 STATES = {  # of a run in W&B
@@ -67,7 +68,8 @@ def _chart(source: Source, wanted: Wanted) -> Source:
         }
     check_pattern(wanted.pattern, found, source.name)
     fields = [{"run": run} | named(run, wanted.pattern) for run in found]
-    return of_runs(source.name, fields, [Recorded(points) for points in found.values()], [*found])
+    runs = of_runs(source.name, fields, [Recorded(points) for points in found.values()], [*found])
+    return dataclasses.replace(runs, chart=True)
 
 
 def _steps(source: Source, column: str) -> list[int]:
@@ -104,6 +106,13 @@ def _patterned(source: Source, wanted: Wanted, pattern: re.Pattern[str]) -> Sour
             f" {clash[0]}"
         )
     if wide:
+        metric = wanted.metrics[0]
+        if metric in pattern.groupindex or (metric in table and metric not in wide):
+            raise AblateError(
+                f"{source.name}: --pattern {pattern.pattern!r} makes one column, {metric!r}, of"
+                f" {listed(list(wide)[:3])}, and there is a column of this name already; give the"
+                " new one another name with --metric, or let the pattern match names of runs only"
+            )
         return _melted(source, wanted.metrics[0], {k: v.groupdict("") for k, v in wide.items()})
     column = next((name for name in map(str, table) if name.lower() in NAMES), None)
     if column is None:
@@ -151,4 +160,6 @@ def _melted(source: Source, metric: str, wide: dict[str, dict[str, str]]) -> Sou
     # rows of one line stay together, in the order of the columns
     long = pd.concat(parts()).sort_index(kind="stable")
     places = [f"{line}, {name}" for line in rest.index for name in wide]
-    return dataclasses.replace(source, table=long.set_axis(pd.Index(places, name=table.index.name)))
+    recorded = {f"{line}, {name}": one for line, one in source.recorded.items() for name in wide}
+    long = long.set_axis(pd.Index(places, name=table.index.name))
+    return dataclasses.replace(source, table=long, recorded=recorded)

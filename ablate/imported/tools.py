@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import collections
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 from ablate import readings
 from ablate.errors import AblateError
 from ablate.imported.source import Recorded, Source, Wanted, check_pattern, named, of_runs
-from ablate.store import mlflow
+from ablate.store import mlflow, optuna
 
 _ENDED = {"FINISHED": "complete", "FAILED": "failed", "KILLED": "failed"}  # in MLflow; else running
 _STATUSES = ("", "RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")  # by MLflow's number
@@ -98,7 +98,7 @@ def read_tensorboard(path: Path, wanted: Wanted) -> Source:
     Fields are hyper-parameters that were logged, settings in the names of folders ("lr=0.1"), the
     groups of the pattern, `run` (the path of the folder) and `folder1`, `folder2`, … (its parts).
     A folder with hyper-parameters inside that of another run, as `add_hparams` makes it, belongs to
-    that run.
+    that run if it is the only one there; several, as TensorFlow's tutorial makes them, are runs.
     """
     files = sorted(path.rglob(_EVENTS), key=lambda file: (file.stat().st_mtime_ns, file.name))
     folders = sorted({file.parent for file in files})
@@ -109,11 +109,20 @@ def read_tensorboard(path: Path, wanted: Wanted) -> Source:
             curves[file.parent].add(reading)
         parameters[file.parent] |= readings.hyper_parameters(file)
     points = {folder: dict(one.points) for folder, one in curves.items()}
+    own = {folder for folder in folders if points[folder]}
+    inside = collections.Counter(folder.parent for folder in folders if parameters[folder])
+    above = {parent for folder in folders for parent in folder.parents}
     for folder in reversed(folders):
-        if parameters[folder] and folder.parent in parameters:
-            parameters[folder.parent] |= parameters.pop(folder)
-            points[folder.parent] = points.pop(folder) | points[folder.parent]
-    runs = [folder for folder in folders if folder in parameters]
+        parent = folder.parent
+        if parameters[folder] and inside[parent] == 1 and parent in own:
+            parameters[parent] |= parameters.pop(folder)
+            points[parent] = points.pop(folder) | points[parent]
+    # a folder above others that says nothing of a run has what they are compared by
+    runs = [
+        folder
+        for folder in folders
+        if folder in parameters and (parameters[folder] or points[folder] or folder not in above)
+    ]
     names = [folder.relative_to(path).as_posix() for folder in runs]
     check_pattern(wanted.pattern, names, str(path))
     fields = [
@@ -141,27 +150,22 @@ def read_optuna(path: Path, wanted: Wanted) -> Source:
     or for several objectives "value0", "value1", …; values that were reported on the way are its
     curve. A pruned trial counts as failed.
     """
-    from optuna.storages import JournalStorage, RDBStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    storage: Any
-    if path.read_bytes()[:6] == b"SQLite":
-        storage = RDBStorage(
-            f"sqlite:///{path.resolve()}", skip_compatibility_check=True, skip_table_creation=True
-        )
-    else:
-        storage = JournalStorage(JournalFileBackend(str(path)))
     fields, recorded, places = [], [], []
-    goals: dict[str, str] = {}
-    for study in storage.get_all_studies():
-        for name, one in zip(_objectives(len(study.directions)), study.directions, strict=True):
-            goals[name] = "higher" if one.name == "MAXIMIZE" else "lower"
-        for trial in storage.get_all_trials(study._study_id, deepcopy=False):
-            given = {k: _text(v) for k, v in {**trial.user_attrs, **trial.params}.items()}
-            fields.append({"study": study.study_name, "trial": str(trial.number)} | given)
-            recorded.append(_trial(trial))
-            places.append(f"{trial.number} of study {study.study_name}")
-    return dataclasses.replace(of_runs(str(path), fields, recorded, places), goals=goals)
+    with optuna.opened(path) as storage:
+        for study in storage.get_all_studies():
+            names = _objectives(len(study.directions))
+            goals = {
+                name: "higher" if one.name == "MAXIMIZE" else "lower"
+                for name, one in zip(names, study.directions, strict=True)
+            }
+            for trial in storage.get_all_trials(study._study_id, deepcopy=False):
+                given = {k: _text(v) for k, v in {**trial.user_attrs, **trial.params}.items()}
+                fields.append({"study": study.study_name, "trial": str(trial.number)} | given)
+                recorded.append(_trial(trial, goals))
+                places.append(f"{trial.number} of study {study.study_name}")
+    if not fields:
+        raise AblateError(f"{path}: a storage of Optuna without a trial")
+    return of_runs(str(path), fields, recorded, places)
 
 
 def holds_optuna(path: Path) -> bool:
@@ -174,7 +178,7 @@ def holds_optuna(path: Path) -> bool:
         return file.readline(1 << 16).lstrip().startswith(b'{"op_code"')
 
 
-def _trial(trial: Any) -> Recorded:
+def _trial(trial: Any, goals: dict[str, str]) -> Recorded:
     state = trial.state.name
     status = {"COMPLETE": "complete", "FAIL": "failed", "PRUNED": "failed"}.get(state, "running")
     values = trial.values or []
@@ -184,6 +188,7 @@ def _trial(trial: Any) -> Recorded:
         dict(zip(_objectives(len(values)), map(float, values), strict=True)),
         status,
         f"Optuna: {state}",
+        goals,
     )
 
 

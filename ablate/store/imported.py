@@ -9,10 +9,13 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from ablate.errors import AblateError
 from ablate.journal import Event
 from ablate.kinds import Run
+from ablate.plan import Plan
 from ablate.store.database import Database
 from ablate.store.ingest import apply
+from ablate.store.register import register_in
 from ablate.store.schema import from_db
 
 Finals = Mapping[tuple[str, float], float]  # (name, at) → value
@@ -50,19 +53,45 @@ class Stored:
     points: Points
 
 
-def runs(db: Database, study: str) -> list[Stored]:
-    """Return the imported runs that a study has, in its order; [] if there is no such study."""
+@dataclass(frozen=True)
+class StoredStudy:
+    """A study that is in the database already, imported or not.
+
+    Attributes:
+        toml: The text of its file.
+        revision: Of the study: it rises when its cells, comparisons or runs change.
+        runs: Its imported runs, in its order.
+    """
+
+    toml: str
+    revision: int
+    runs: Sequence[Stored]
+
+
+def study(db: Database, name: str) -> StoredStudy | None:
+    """Return a study with its imported runs; None if there is no study of this name."""
     with db.read() as connection:
+        if (version := _version(connection, name)) is None:
+            return None
         rows = connection.exec_driver_sql(
             "SELECT run.id, run.fields, run.seed, run.status FROM study JOIN cell ON cell.study_id"
             " = study.id JOIN member ON member.cell_id = cell.id JOIN run ON run.id = run_id WHERE"
             " study.name = ? AND cell.active AND run.kind = 'imported' ORDER BY member.ordinal",
-            (study,),
+            (name,),
         ).all()
-        return [
+        runs = [
             Stored(Run("imported", json.loads(fields), seed), status, *_held(connection, run_id))
             for run_id, fields, seed, status in rows
         ]
+        return StoredStudy(*version, runs)
+
+
+def _version(connection: Connection, name: str) -> tuple[str, int] | None:
+    """Return the text of a study's file and its revision."""
+    row = connection.exec_driver_sql(
+        "SELECT toml, revision FROM study WHERE name = ?", (name,)
+    ).one_or_none()
+    return None if row is None else (row.toml, row.revision)
 
 
 def _held(connection: Connection, run_id: int) -> tuple[Finals, Points]:
@@ -82,52 +111,107 @@ def _held(connection: Connection, run_id: int) -> tuple[Finals, Points]:
     return finals, points
 
 
-def agrees(old: Stored, new: Numbers) -> bool:
-    """Return whether new numbers of a run hold all that are stored of it, unchanged.
+@dataclass(frozen=True)
+class Difference:
+    """A number of a run that is not the same twice.
+
+    Attributes:
+        name: Of the metric; "status" where one of the runs is complete and the other is not.
+        step: Of a point of a curve; None for a final.
+        old: As stored; None where there is none.
+        new: As read.
+    """
+
+    name: str
+    step: int | None
+    old: float | str | None
+    new: float | str | None
+
+
+def differences(old: Stored | Numbers, new: Stored | Numbers) -> Iterator[Difference]:
+    """Yield the numbers of a run that its later numbers do not have, or have otherwise.
 
     Finals at a step are points of a curve.
     """
-    finals = all(
-        _equal(value, new.finals.get((name, at)))
-        for (name, at), value in old.finals.items()
-        if not at
-    )
-    points = all(
-        _equal(value, new.points.get(name, {}).get(step))
-        for name, curve in old.points.items()
-        for step, value in curve.items()
-    )
-    return old.status == new.status and finals and points
+    for (name, at), value in old.finals.items():
+        other = new.finals.get((name, at))
+        if not at and not _equal(value, other):
+            yield Difference(name, None, value, other)
+    for name, curve in old.points.items():
+        for step, value in curve.items():
+            other = new.points.get(name, {}).get(step)
+            if not _equal(value, other):
+                yield Difference(name, step, value, other)
+    if old.status != new.status:
+        yield Difference("status", None, old.status, new.status)
 
 
 def _equal(one: float, other: float | None) -> bool:
     return other is not None and (one == other or (math.isnan(one) and math.isnan(other)))
 
 
-def insert(db: Database, study_id: int, numbers: Sequence[Numbers]) -> int:
+def write(
+    db: Database,
+    plan: Plan,
+    numbers: Sequence[Numbers],
+    before: StoredStudy | None,
+    *,
+    replace: bool,
+) -> int:
+    """Store a study and the numbers of its runs that have none yet; return how many those are.
+
+    One transaction. Runs whose place others took, and that no study has any more, are deleted.
+
+    Args:
+        db: The database.
+        plan: The study, with all runs.
+        numbers: What the runs reported.
+        before: The study as the plan was made from it; None if there was none.
+        replace: See `register`.
+
+    Raises:
+        AblateError: The study is no longer the one that the plan was made from.
+    """
+    name = plan.study.name
+    with db.begin() as connection:
+        if _version(connection, name) != (before and (before.toml, before.revision)):
+            raise AblateError(
+                f"study {name!r} has changed while the files were read; import them again"
+            )
+        study_id = register_in(connection, plan, db.path, replace=replace)
+        superseded = "FROM run WHERE kind = 'imported' AND id NOT IN (SELECT run_id FROM member)"
+        # metric has no foreign keys; what else belongs to a run is deleted by cascade
+        connection.exec_driver_sql(f"DELETE FROM metric WHERE run_id IN (SELECT id {superseded})")
+        connection.exec_driver_sql(f"DELETE {superseded}")
+        series = dict(db.series_ids)
+        added = _insert(connection, series, study_id, numbers)
+    db.series_ids.update(series)
+    return added
+
+
+def _insert(
+    connection: Connection, series: dict[str, int], study_id: int, numbers: Sequence[Numbers]
+) -> int:
     """Write the numbers of runs that a study has and that have none yet; return how many.
 
-    One transaction. Each run gets one attempt, whose journal is named after the run's key and never
-    exists: equal runs of two databases have one attempt when they are merged.
+    Each run gets one attempt, whose journal is named after the run's key and never exists: equal
+    runs of two databases have one attempt when they are merged.
     """
-    with db.begin() as connection:
-        waiting = {
-            key: run_id
-            for run_id, key in connection.exec_driver_sql(
-                "SELECT id, key FROM run WHERE kind = 'imported' AND NOT EXISTS (SELECT 1 FROM"
-                " attempt WHERE run_id = run.id) AND id IN (SELECT run_id FROM member JOIN cell ON"
-                " cell.id = cell_id WHERE study_id = ? AND active)",
-                (study_id,),
-            )
-        }
-        new = [one for one in numbers if one.key in waiting]
-        evaluation = connection.exec_driver_sql(
-            "SELECT evaluation FROM study WHERE id = ?", (study_id,)
-        ).scalar_one()
-        series = dict(db.series_ids)
-        for one in new:
-            _write(connection, series, waiting[one.key], one, evaluation)
-    db.series_ids.update(series)
+    waiting = {
+        key: run_id
+        for run_id, key in connection.exec_driver_sql(
+            "SELECT id, key FROM run WHERE kind = 'imported' AND NOT EXISTS (SELECT 1 FROM"
+            " attempt WHERE run_id = run.id) AND id IN (SELECT run_id FROM member JOIN cell ON"
+            " cell.id = cell_id WHERE study_id = ? AND active)",
+            (study_id,),
+        )
+    }
+    new = [one for one in numbers if one.key in waiting]
+    evaluation = connection.exec_driver_sql(
+        "SELECT evaluation FROM study WHERE id = ?", (study_id,)
+    ).scalar_one()
+    for one in new:
+        _write(connection, series, waiting[one.key], one, evaluation)
     return len(new)
 
 

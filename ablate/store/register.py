@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -42,33 +43,38 @@ def register(db: Database, plan: Plan, *, replace: bool = False) -> int:
         AblateError: Another study shares a run but measures it by other means: a run has each final
             once. Or the study of this name has results that the plan would drop.
     """
+    with db.begin() as connection:
+        return register_in(connection, plan, db.path, replace=replace)
+
+
+def register_in(connection: Connection, plan: Plan, path: Path, *, replace: bool) -> int:
+    """Do as `register`, as a part of the caller's transaction on the database `path`."""
     runs = [planned.run for planned in plan.runs]
     plan_hash = _hash(plan, runs)
-    with db.begin() as connection:
-        existing = connection.execute(
-            text("SELECT id, plan_hash, toml, revision FROM study WHERE name = :name"),
-            {"name": plan.study.name},
-        ).first()
-        _correct_sizes(connection, runs)
-        if existing and existing.plan_hash == plan_hash and existing.toml == plan.study.toml:
-            return existing.id
-        if existing and not replace and (lost := _dropped(connection, plan, existing.toml)):
-            raise AblateError(
-                f"study {plan.study.name!r} in {db.path} has results that this file would drop:"
-                f" {lost}; give this study another name, or replace that one with --replace"
-            )
-        study_id = _study(connection, plan, plan_hash, existing)
-        code.write(connection, study_id, plan.code)
-        if not existing or existing.plan_hash != plan_hash:
-            connection.exec_driver_sql("DELETE FROM finding WHERE study_id = ?", (study_id,))
-            cells = _cells(connection, study_id, plan)
-            _members(connection, cells, runs, _runs(connection, runs), plan)
-            _contrasts(connection, study_id, cells, plan)
-            refuse_other_measures(connection, study_id, plan.study.evaluation)
-            revalidate(connection, study_id, plan.study.evaluation)
-            if plan.study.own:
-                _final_at(connection, study_id, plan.study.metric)
-        return study_id
+    existing = connection.execute(
+        text("SELECT id, plan_hash, toml, revision FROM study WHERE name = :name"),
+        {"name": plan.study.name},
+    ).first()
+    _correct_sizes(connection, runs)
+    if existing and existing.plan_hash == plan_hash and existing.toml == plan.study.toml:
+        return existing.id
+    if existing and not replace and (lost := _dropped(connection, plan, existing.toml)):
+        raise AblateError(
+            f"study {plan.study.name!r} in {path} has results that this file would drop:"
+            f" {lost}; give this study another name, or replace that one with --replace"
+        )
+    study_id = _study(connection, plan, plan_hash, existing)
+    code.write(connection, study_id, plan.code)
+    if not existing or existing.plan_hash != plan_hash:
+        connection.exec_driver_sql("DELETE FROM finding WHERE study_id = ?", (study_id,))
+        cells = _cells(connection, study_id, plan)
+        _members(connection, cells, runs, _runs(connection, runs), plan)
+        _contrasts(connection, study_id, cells, plan)
+        refuse_other_measures(connection, study_id, plan.study.evaluation)
+        revalidate(connection, study_id, plan.study.evaluation)
+        if plan.study.own:
+            _final_at(connection, study_id, plan.study.metric)
+    return study_id
 
 
 def _final_at(connection: Connection, study_id: int, metric: str) -> None:

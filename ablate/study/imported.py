@@ -29,7 +29,7 @@ class ImportedTable(BaseModel):
     at: str | int = Field(
         "last", description='the value that decides: "last", "best", or that of a step'
     )
-    columns: dict[str, str] = Field({}, description="factor → its column, where they differ")
+    columns: dict[str, str] = Field({}, description="factor, metric or resource → its column")
     pattern: str = Field("", description="regular expression whose named groups become columns")
     where: list[str] = Field([], description="conditions on rows")
 
