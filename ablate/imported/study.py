@@ -23,21 +23,21 @@ from ablate.study.parse import parse
 from ablate.study.values import label
 from ablate.units import listed
 
-SHOWN = 4  # runs that a message names
+SHOWN = 4  # most runs that a message names
 
 Key = tuple[tuple[str, ...], int]  # labels of the levels, and the seed
 
 
 @dataclass(frozen=True)
 class Told:
-    """What `ablate import` was told besides what the columns are.
+    """Options of `ablate import` about the study.
 
     Attributes:
-        name: Of the study.
-        question: That its report answers; "" for one about the factors.
+        name: Name of the study.
+        question: The question that its report answers; "" for one about the factors.
         within: Factors whose levels form strata.
         baseline: Levels to compare with, "optimizer=sgd"; by default the first of each factor.
-        replace: Whether the files take the place of what was imported before.
+        replace: Whether the runs of the files replace those that were imported before.
     """
 
     name: str
@@ -53,9 +53,9 @@ class Prepared:
 
     Attributes:
         plan: The study, with all runs.
-        numbers: What the runs of the files reported.
+        numbers: Numbers of the runs of the files.
         replace: Whether earlier runs may leave the study.
-        notes: What the user should know.
+        notes: Sentences for the user.
     """
 
     plan: Plan
@@ -73,17 +73,17 @@ def prepare(
 ) -> Prepared:
     """Make a study of the runs of files and folders.
 
-    Runs that the study has already stay as they are; those of files are added to them.
+    Runs that the study has already stay as they are; the runs of the files are added.
 
     Args:
         paths: Files and folders.
-        found: What they hold.
-        asked: What their columns are.
-        told: What the study is.
+        found: The runs in them.
+        asked: Which columns are factors, seed, step and metrics.
+        told: Name, question and baselines of the study.
         before: The imported runs that the study has.
 
     Raises:
-        AblateError: The files cannot be such a study, or hold other numbers of a run that is there.
+        AblateError: The runs cannot be a study, or the study has a run with different numbers.
     """
     before = () if told.replace else before
     factors = _levels(found, before, told)
@@ -122,7 +122,7 @@ def _key(run: ImportedRun) -> Key:
 def _made(
     factors: Mapping[str, list[Level]], run: ImportedRun, old: store.Stored | None
 ) -> tuple[Run, bool]:
-    """Return a run as the database has it, and whether it agrees with that which is there."""
+    """Return a run as the database has it, and whether it agrees with the stored one."""
     fields: dict[str, Any] = dict(run.resources)
     for (name, levels), own in zip(factors.items(), run.cell, strict=True):
         # a number that stands among texts in a later file is the number that it was
@@ -139,14 +139,14 @@ def _numbers(key: str, run: ImportedRun) -> Numbers:
 
 
 def _levels(found: Gathered, before: Sequence[store.Stored], told: Told) -> dict[str, list[Level]]:
-    """Return factor → levels, the baseline first, with those of runs that are there already."""
+    """Return factor → levels of the new and the stored runs, the baseline first."""
     factors: dict[str, list[Level]] = {name: [] for name in found.factors}
     for old in before:
         own = old.run.fields.keys() - {CONTENT, SOURCE, PARAMS, TOKENS, FLOPS}
         if own != factors.keys():
             raise AblateError(
                 f"study {told.name!r} was imported with the factors {listed(sorted(own))}, not"
-                f" {listed(factors)}; choose another name, or replace it with --replace"
+                f" {listed(factors)}; choose another name, or replace the study with --replace"
             )
     for name, levels in factors.items():
         known = [old.run.fields[name] for old in before] + list(found.factors[name])
@@ -181,7 +181,7 @@ def _changed(
     old: Mapping[Key, store.Stored],
     asked: Asked,
 ) -> str:
-    """Return the error for runs whose numbers are not those that are stored."""
+    """Return the error for runs whose numbers differ from the stored ones."""
     said, metric = [], asked.names[asked.metrics[0]]
     for key in changed[:SHOWN]:
         cell = listed(f"{name}={level}" for name, level in zip(factors, key[0], strict=True))
@@ -192,9 +192,9 @@ def _changed(
         said.append(f"{cell}, seed {key[1]}: {values[0]}, now {values[1]} ({new[key].place})")
     more = len(changed) - SHOWN
     return (
-        f"study {study!r} has other numbers of {len(changed):,} run{'s' * (len(changed) > 1)}:"
-        f" {'; '.join(said)}{f'; {more:,} more' if more > 0 else ''}. Choose another name, or let"
-        " these files take its place with --replace"
+        f"study {study!r} has different numbers for {len(changed):,} run{'s' * (len(changed) > 1)}:"
+        f" {'; '.join(said)}{f'; {more:,} more' if more > 0 else ''}. Choose another name, or"
+        " replace the study with --replace"
     )
 
 
@@ -251,7 +251,7 @@ def _without_empty(table: Mapping[str, Any]) -> dict[str, Any]:
 def _has_baselines(
     told: Told, found: Gathered, factors: Mapping[str, list[Level]], cells: set[tuple[str, ...]]
 ) -> None:
-    """Refuse a stratum without a run of its baseline."""
+    """Refuse a stratum whose baseline has no run."""
     within = [_factor(found, name, "--within") for name in told.within]
     first = {name: label(levels[0]) for name, levels in factors.items()}
     names = list(factors)
@@ -278,7 +278,7 @@ def _planned(
 
 
 def _pairs(whole: Plan, factors: Mapping[str, list[Level]], told: Told) -> Iterator[str]:
-    """Say what is the baseline, and which combinations of cell and seed have no run.
+    """Yield which level is the baseline, and which combinations of cell and seed have no run.
 
     Raises:
         AblateError: No cell shares a seed with its baseline.
@@ -290,9 +290,9 @@ def _pairs(whole: Plan, factors: Mapping[str, list[Level]], told: Told) -> Itera
     if not any(seeds[cell] & seeds[baseline] for cell, baseline in compared):
         cell, baseline = compared[0]
         raise AblateError(
-            f"no two cells share a seed, so that nothing is paired: {baseline} has"
-            f" {_few(seeds[baseline])}, {cell} has {_few(seeds[cell])}; number the seeds of every"
-            " cell alike, if runs of one number belong together"
+            f"no cell shares a seed with its baseline, so that no runs can be paired: {baseline}"
+            f" has {_few(seeds[baseline])}, {cell} has {_few(seeds[cell])}; if runs of different"
+            " cells belong together, give them the same seed"
         )
     first = listed(
         f"{name}={label(levels[0])}"
@@ -300,7 +300,7 @@ def _pairs(whole: Plan, factors: Mapping[str, list[Level]], told: Told) -> Itera
         if name not in whole.study.within
     )
     apart = f", in each level of {listed(whole.study.within)}" if whole.study.within else ""
-    named = "" if told.baseline else ", the first in the file; --baseline takes another"
+    named = "" if told.baseline else ", the first in the file; --baseline chooses another"
     yield f"Baseline: {first}{apart}{named}."
     missing = [
         f"{cell}, seed {seed}"
