@@ -33,7 +33,7 @@ _used: list[Component | Metric] = []
 def find(names: Sequence[str], folder: Path, models: Sequence[str] = ()) -> tuple[Code, ...]:
     """Return the code that a study's `use` names, and load its levels and metrics.
 
-    The catalogue then has these levels from outside, and no others; so have the metrics.
+    The catalogue and the metrics then have these from outside, and no others.
 
     Args:
         names: Python files, relative to `folder`, or names of installed packages.
@@ -41,8 +41,8 @@ def find(names: Sequence[str], folder: Path, models: Sequence[str] = ()) -> tupl
         models: Whole models, "file.py:Name", which become levels of `architecture`.
 
     Raises:
-        AblateError: One line: what is not there, does not import, registers nothing, or registers
-            a level that another one is.
+        AblateError: One line: a file or package is missing, does not import, registers nothing, or
+            registers a level that exists already.
     """
     of_file: dict[str, list[str]] = {name: [] for name in names}
     for model in models:
@@ -62,7 +62,7 @@ def use(sources: Sequence[Code], folder: Path | None = None) -> tuple[Code, ...]
 
     Args:
         sources: Files by their text, and packages.
-        folder: Where files stand, which they may import nothing from.
+        folder: Folder of the files. A file may import no other file from it.
 
     Returns:
         The code, with its levels and metrics in `about`.
@@ -95,7 +95,7 @@ def _read(name: str, folder: Path) -> Code:
     path = folder / name
     try:
         if path.stat().st_size > LARGEST:
-            raise AblateError(f"{path}: too large for a file of levels")
+            raise AblateError(f"{path}: the file is too large: at most 1 MiB")
         return of_text(name, path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError:
         raise AblateError(f"{path}: a Python file must be UTF-8 text") from None
@@ -157,8 +157,8 @@ def _load(code: Code, folder: Path | None) -> list[Component | Metric]:
             _run(code, folder)
     if not (components or rows):
         raise AblateError(
-            f"{code.name} registers no level: put @level(FACTOR, NAME, meaning=…) above a class, or"
-            " @metric(NAME, goal=…, meaning=…) above a function"
+            f"{code.name} registers no level or metric: put @level(FACTOR, NAME, meaning=…) above a"
+            " class, or @metric(NAME, goal=…, meaning=…) above a function"
         )
     levels = [replace(component, origin=code.label) for component in components]
     return [*levels, *(replace(row, origin=code.label) for row in rows)]
@@ -192,7 +192,7 @@ def _register(model: str, module: ModuleType) -> None:
 
 
 def _refuse_neighbours(name: str, folder: Path, imported: Iterable[str]) -> None:
-    """Refuse a file that imports another one beside it: edits of that would change no key."""
+    """Refuse a file that imports another one beside it: edits of that one would change no key."""
     beside = (folder / name).resolve().parent
     for other in sorted(imported):
         file = getattr(sys.modules[other], "__file__", None)
@@ -207,7 +207,7 @@ def _refuse_neighbours(name: str, folder: Path, imported: Iterable[str]) -> None
 
 @contextmanager
 def _failing(name: str) -> Iterator[None]:
-    """Turn what code raises into one line, with the line of the file."""
+    """Turn an exception of the code into a one-line error, with the line of the file."""
     try:
         yield
     except SyntaxError as error:

@@ -398,7 +398,7 @@ def test_wandb_reads_every_number(ablate: Run, db: Database) -> None:
     [
         (["--to", "tensorbord"], ["'tensorbord'", "did you mean 'tensorboard'", "mlflow"]),
         (["tensorboard"], ["'tensorboard'", "did you mean '--to tensorboard'", ".csv"]),
-        (["-", "--to", "mlflow"], ["mlflow", "stream"]),
+        (["-", "--to", "mlflow"], ["mlflow", "standard output"]),
         (["--to", "tensorboard", "--what", "curves"], ["--what", "tensorboard"]),
         (["folder", "--to", "mlflow"], ["folder is a folder", "folder/mlflow.db"]),
         (["none/mlflow.db", "--to", "mlflow"], ["none/mlflow.db", "no folder"]),

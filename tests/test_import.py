@@ -340,7 +340,7 @@ REFUSED = {  # what is wrong → the options, and words of the line
     "no factor of that name": ([*ONE, "--factor", "dpth"], ["'dpth'", "did you mean 'depth'"]),
     "constant": ([*NAMED, "--where", "depth=2"], ["depth is 2", "does not vary"]),
     "no factor": (["--metric", "loss", "--seed", "seed"], ["--factor", "depth (2, 4)"]),
-    "a factor left out": (ONE, ["seed 0", "stands twice", "depth", "line 2", "line 7"]),
+    "a factor left out": (ONE, ["seed 0", "has two rows", "depth", "line 2", "line 7"]),
     "no level": ([*NAMED, "--baseline", "optimizer=adm"], ["did you mean 'adam'"]),
     "no such within": ([*NAMED, "--within", "dept"], ["did you mean 'depth'"]),
     "no row": ([*NAMED, "--where", "depth=3"], ["depth", "'3'", "'2', '4'"]),
@@ -368,8 +368,8 @@ def test_a_mistake_in_the_table_is_one_line(ablate: Run) -> None:
     frame.drop(columns="seed").to_csv("no_seed.csv", index=False)
     frame[(frame["optimizer"] != "sgd") | (frame["depth"] != 2)].to_csv("base.csv", index=False)
     for name, words in (
-        ("steps.csv", ["stands twice", "--step 'step'"]),
-        ("apart.csv", ["share a seed"]),
+        ("steps.csv", ["has two rows", "--step 'step'"]),
+        ("apart.csv", ["shares a seed"]),
         ("text.csv", ["line 6", "'about 2'"]),
         ("no_seed.csv", ["'seed'", "add a column"]),
         ("none.csv", ["none.csv", "no such file"]),

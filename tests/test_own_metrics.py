@@ -155,7 +155,7 @@ def test_a_metric_for_which_no_token_counts_is_named() -> None:
     tokens = dataclasses.replace(train_helpers.text(), held_out=np.zeros(400, np.uint8))
     _, evaluator = trained([train_helpers.config()])
     asked = evaluator.evaluation
-    with pytest.raises(AblateError, match="'even_loss': no scored token"):
+    with pytest.raises(AblateError, match="'even_loss': every scored token"):
         Evaluator(evaluator.step, [train_helpers.config()], asked, tokens).held_out()
 
 

@@ -162,7 +162,7 @@ def test_changed_code_in_a_file_of_weights_is_refused(db: str, tmp_path: Path) -
     edited = tuple(replace(code, text=f"{code.text}\n#") for code in about.use)
     path = tmp_path / "edited.safetensors"
     weights.write(path, kept, replace(about, use=edited))
-    with pytest.raises(AblateError, match=r"parts\.py .* not the one"):
+    with pytest.raises(AblateError, match=r"parts\.py .* not the code"):
         ablate.load_model(path)
 
 
@@ -224,7 +224,7 @@ def test_bytes_that_are_no_utf8_are_read_and_shown(db: str) -> None:
     ("level", "study", "given", "words"),
     [
         ("gpt2", "kept", "It [MASK]", ["causal", "continues a text"]),
-        ("bert", "masked", "It is", ["masked", "[MASK]", "none"]),
+        ("bert", "masked", "It is", ["masked", "no [MASK]"]),
         ("bert", "masked", "[MASK] is a truth universally", ["n_ctx = 16"]),
     ],
 )
@@ -260,7 +260,7 @@ def test_a_saved_model_is_the_same_in_transformers(db: str, tmp_path: Path, leve
     given = "It is [MASK] é!" if level == "bert" else "It is é!"
     assert tokenizer(given).input_ids == model.tokenizer.encode(given)
     assert tokenizer.decode(tokenizer(given).input_ids) == given
-    with pytest.raises(AblateError, match="no empty folder"):
+    with pytest.raises(AblateError, match="not an empty folder"):
         hugging_face.save(model, tmp_path / "out")
 
 
@@ -432,7 +432,7 @@ def test_merge_copies_weights_and_names_none_that_are_not_there(
     file_of(copy, "neox").unlink()
     target = str(tmp_path / "target.db")
     code, out, _ = ablate("db", "merge", copy, "--db", target)
-    assert code == 0 and "7 files of weights copied" in out
+    assert code == 0 and "8 files of weights copied" in out
     assert file_of(target, "own").read_bytes() == file_of(copy, "own").read_bytes()
     assert ablate("db", "check", "--db", target)[0] == 0
     code, _, err = ablate("sample", str(run_of(target, "neox")), "--db", target)

@@ -1,5 +1,5 @@
-"""`ablate check`: whether levels of a user's own pass what the built-in ones have to pass, and
-whether their metrics work."""
+"""`ablate check`: run the tests of built-in levels on levels of a user's own, and try their
+metrics."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def check(
         ),
     ],
 ) -> None:
-    """Try levels and metrics of your own in a small model, and say line by line what holds. Exit
-    code 1 if something does not.
+    """Try levels and metrics of your own in a small model, and print one line for each test. The
+    exit code is 1 if a test fails.
     """
     from pathlib import Path
 

@@ -34,8 +34,8 @@ def export(
         typer.Argument(
             metavar="DESTINATION",
             help=(
-                f"File to write, also with .gz; {STANDARD} is standard output. By default"
-                f" {STANDARD} for a format, {_DEFAULTS}."
+                f"File or folder to write; .gz compresses, {STANDARD} is standard output. By"
+                f" default {STANDARD} for a table, {_DEFAULTS}."
             ),
             show_default=False,
         ),
@@ -48,8 +48,7 @@ def export(
             help=(
                 f"A format: {', '.join(FORMATS)}. Or another program: "
                 + "; ".join(f"{name}: {place.meaning}" for name, place in PLACES.items())
-                + ". By default the format that the extension of the file names, csv for"
-                " standard output."
+                + ". By default the extension of the file decides; csv for standard output."
             ),
             autocompletion=complete.among((*FORMATS, *PLACES)),
             show_default=False,
@@ -60,7 +59,7 @@ def export(
         typer.Option(
             "--what",
             metavar="WHAT",
-            help="For a format: "
+            help="Which table: "
             + "; ".join(f"{name}: {meaning}" for name, meaning in WHAT.items())
             + ". By default runs.",
             autocompletion=complete.among(WHAT),
@@ -71,12 +70,15 @@ def export(
         Literal["compare", "tune", "all"],
         typer.Option(
             "--role",
-            help="Which runs to export: compared, tuning or all; pairs and effects are compared.",
+            help=(
+                "Which runs to export: compared, tuning or all; pairs and effects ignore this"
+                " option."
+            ),
         ),
     ] = "compare",
     db: Db = None,
 ) -> None:
-    """Write a study's numbers, with full precision, as a table or for an experiment tracker.
+    """Write a study's numbers as a table or for an experiment tracker, or save a run's model.
 
     ablate export wiring runs.csv
 
@@ -95,9 +97,11 @@ def export(
         raise unknown("--to", to, [*FORMATS, *PLACES])
     if to in PLACES:
         if where == STANDARD:
-            raise AblateError(f"--to {to} writes more than one stream: name {PLACES[to].meaning}")
+            raise AblateError(
+                f"--to {to} cannot write to standard output: name {PLACES[to].meaning}"
+            )
         if what:
-            raise AblateError(f"--what chooses a table; --to {to} takes runs")
+            raise AblateError(f"--what chooses a table, and --to {to} writes none: remove --what")
         place = where or PLACES[to].default
         with store.open(db) as database, writing(Path(place)), working(f"Writing {place} …"):
             said = exports.write(to, database, study, where, role)

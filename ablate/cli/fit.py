@@ -202,8 +202,12 @@ def _of_study(
             )
         settings = row.settings.get("fit", {})
         if row.own and not resource_fields(settings):
-            how = "import it with --n and --d" if row.kind == "imported" else "[fit] n and d say it"
-            raise AblateError(f"study {name!r} does not say its parameters and tokens: {how}")
+            how = (
+                "import the runs with --n and --d"
+                if row.kind == "imported"
+                else "name them with n and d under [fit]"
+            )
+            raise AblateError(f"study {name!r} has no numbers of parameters and tokens: {how}")
         chosen = group[0] if group else str(settings.get("group", ""))
         losses = of_study(
             runs,

@@ -1,4 +1,4 @@
-"""`ablate import`: results that exist already, as a study."""
+"""`ablate import`: make a study from existing results."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Files = Annotated[
     typer.Argument(
         metavar="FILE…",
         help=(
-            "Tables (CSV, TSV, JSON lines, Parquet, .xlsx, also packed), exports of Weights &"
-            " Biases, MLflow's database or mlruns, folders of TensorBoard, storages of Optuna."
+            "Tables (CSV, TSV, JSON lines, Parquet, .xlsx, also compressed), exports of Weights &"
+            " Biases, MLflow's database or mlruns, TensorBoard log folders, Optuna storages."
         ),
         show_default=False,
     ),
@@ -35,16 +35,19 @@ Files = Annotated[
 def import_(
     context: typer.Context,
     files: Files,
-    study: Annotated[str, option("The study that they become.", metavar="NAME")] = "",
+    study: Annotated[str, option("Name of the study to make.", metavar="NAME")] = "",
     metric: Annotated[
         list[str],
-        _column("The number that decides. May be repeated: the others are kept beside it."),
+        _column("The metric that is compared. May be repeated; the others are stored too."),
     ] = [],  # noqa: B006
-    factor: Annotated[list[str], _column("What varies. May be repeated.")] = [],  # noqa: B006
-    seed: Annotated[str, _column("The seed: runs of one seed are compared with each other.")] = "",
-    step: Annotated[str, _column("The step, where a run has several rows.")] = "",
+    factor: Annotated[list[str], _column("A factor: a column that varies. May be repeated.")] = [],  # noqa: B006
+    seed: Annotated[str, _column("The seed: runs with the same seed are compared.")] = "",
+    step: Annotated[str, _column("The step, if a run has several rows.")] = "",
     at: Annotated[
-        str, _column("The value that decides; by default the last.", metavar="last|best|STEP")
+        str,
+        _column(
+            "The value of a curve that is compared; by default the last.", metavar="last|best|STEP"
+        ),
     ] = "",
     pattern: Annotated[
         str,
@@ -55,35 +58,39 @@ def import_(
         ),
     ] = "",
     n: Annotated[str, _column("Parameters, for `ablate fit`.")] = "",
-    d: Annotated[str, _column("Training tokens, likewise.")] = "",
+    d: Annotated[str, _column("Training tokens, for `ablate fit`.")] = "",
     flops: Annotated[str, _column("Training FLOPs.")] = "",
     where: Annotated[
         list[str],
         _column(
-            "Keep only rows with this value; also <, >, <=, >= and !=. May be repeated.",
+            "Import only rows with this value; also <, >, <=, >= and !=. May be repeated.",
             metavar="COLUMN=VALUE",
         ),
     ] = [],  # noqa: B006
     goal: Annotated[
-        str, option("Which direction is better; by default by its name.", metavar="lower|higher")
+        str,
+        option(
+            "Which direction of the metric is better; by default told from its name.",
+            metavar="lower|higher",
+        ),
     ] = "",
     within: Annotated[
-        list[str], option("A factor whose levels are compared apart.", metavar="FACTOR")
+        list[str], option("A factor; each of its levels has its own baseline.", metavar="FACTOR")
     ] = [],  # noqa: B006
     baseline: Annotated[
         list[str],
         option(
-            "The level that others are compared with; by default a factor's first in the file.",
+            "The level that others are compared with; by default the first in the file.",
             metavar="FACTOR=LEVEL",
         ),
     ] = [],  # noqa: B006
     question: Annotated[str, option("The question that the report answers.", metavar="TEXT")] = "",
     replace: Annotated[
-        bool, typer.Option("--replace", help="Take the place of what was imported under this name.")
+        bool, typer.Option("--replace", help="Replace the runs that this study already has.")
     ] = False,
     db: Db = None,
 ) -> None:
-    """Import results that exist already, as a study that every other command reads."""
+    """Make a study from existing results, for report, compare, query and other commands."""
     import re
     from pathlib import Path
 
@@ -99,7 +106,7 @@ def import_(
     from ablate.study.parse import NAME, NAMED
 
     if not study:
-        raise AblateError("--study NAME is missing: the study that the runs become")
+        raise AblateError("--study NAME is missing: the name of the study to make")
     if not re.fullmatch(NAME, study):
         raise AblateError(f"--study {study!r:.80}: {NAMED} are allowed, a letter or digit first")
     if at not in ("", "last", "best") and not at.isdecimal():
@@ -137,7 +144,7 @@ def import_(
 
 
 def _said(prepared: Prepared, added: int) -> str:
-    """What is imported: cells, seeds, runs."""
+    """Return a sentence with the numbers of cells, seeds and runs."""
     study, known = prepared.plan.study, len(prepared.numbers) - added
     cells, seeds = len(prepared.plan.cells), len(study.seeds)
     were = f", {known:,} were there" if known else ""

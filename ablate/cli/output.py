@@ -127,7 +127,9 @@ def deliver(content: str | bytes) -> None:
     if isinstance(content, str):
         print(harmless(content) if sys.stdout.isatty() else content, end="")
     elif sys.stdout.isatty():
-        raise AblateError("this is no text for a terminal: name a file, or redirect the output")
+        raise AblateError(
+            "the output is not text for a terminal: name a file, or redirect the output"
+        )
     else:
         sys.stdout.buffer.write(content)
 

@@ -60,8 +60,8 @@ def open_study(study: str, size: str | None, db: str | None) -> Plan:
         raise unknown("size", size, ["tiny"])
     if _is_imported(study, db) or (opened := load(study)).imported:
         raise AblateError(
-            f"{study}: its runs were imported, there is nothing to train; `ablate import` adds"
-            " runs, `ablate report` shows what they say"
+            f"study {study} has imported runs, and nothing to train; `ablate import` adds runs,"
+            " `ablate report` shows the results"
         )
     return plan(tiny(opened) if size else opened)
 
@@ -154,7 +154,8 @@ def plan(
 
 
 def _elsewhere(plan: Plan) -> list[str]:
-    """Return what a script needs that this host has none of: it may be planned for another one.
+    """Return a warning if a script needs a device of a kind that this host lacks: another host may
+    run the script.
 
     Raises:
         AblateError: The host has GPUs, and fewer than a run needs.
@@ -190,8 +191,8 @@ def _edited(plan: Plan, file: str, db: str | None) -> Iterator[str]:
 
 
 def _with_decisions(plan: Plan, db: str | None) -> tuple[Plan, frozenset[str], frozenset[str]]:
-    """The plan with the decisions in the database; the keys of its runs that are done, and of those
-    that would be but for weights that are not kept.
+    """The plan with the decisions in the database; the keys of its runs that are done, and of
+    those that are complete but have no weights, though the study keeps them.
     """
     from ablate.cli.database import existing
 
@@ -474,11 +475,15 @@ def _costs(plan: Plan, price: Price, forecast: Forecast | None, how: str) -> Ite
 
 
 def _weights(plan: Plan, cost: Price, unkept: frozenset[str]) -> Iterator[str]:
-    """How much disk the weights take that are kept, and which runs are trained again for them."""
+    """Yield the size of the kept weights, and how many runs are trained again to get weights."""
     n, size = cost.weights
     if n:
         best = plan.study.keep == "best"
-        which = "those of the lowest held-out loss, which flatters" if best else "those at the end"
+        which = (
+            "those of the lowest held-out loss, which is too optimistic"
+            if best
+            else "those at the end"
+        )
         yield f"Weights of {n:,} runs are kept, {which}: {memory(size)} in all"
     if unkept:
         from ablate.store.runs import without_weights

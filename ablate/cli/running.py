@@ -168,7 +168,7 @@ def _status(database: Database, study: str | None) -> RenderableType:
     parts += [
         Text(
             f"Warning: {one.name}: seeds {listed(same.seeds)} of {same.cell} have identical curves:"
-            " they may be copies of one run, of a script that ignores its seed"
+            " they may be copies of one run, or the script may ignore its seed"
         )
         for one in found
         for same in same_seeds(database, one.name)

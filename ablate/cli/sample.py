@@ -1,4 +1,4 @@
-"""`ablate sample`: text by the model of a run."""
+"""`ablate sample`: generate text with the model of a run."""
 
 from __future__ import annotations
 
@@ -18,19 +18,23 @@ def sample(
         typer.Argument(
             metavar="TEXT",
             help=(
-                "The beginning of a text; for a masked model a text with [MASK] for each token to"
-                " fill in; for a model of pairs a source. By default a document begins."
+                "The beginning of a text; for a masked model, a text with [MASK] for each token to"
+                " fill in; for a model of pairs, a source. Without TEXT a causal model begins a new"
+                " document."
             ),
             show_default=False,
         ),
     ] = "",
     tokens: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Most tokens to add; a document may end before.")
+        int,
+        typer.Option(
+            metavar="N", min=0, help="Largest number of tokens to add; fewer if the document ends."
+        ),
     ] = 100,
     temperature: Annotated[
         float | None,
         option(
-            "Divides the logits; 0 takes the likeliest token. By default 1, for masks 0.",
+            "Divides the logits; 0 takes the likeliest token. By default 1, for a masked model 0.",
             metavar="T",
             min=0,
         ),
@@ -39,16 +43,17 @@ def sample(
         int | None, option("Choose among the N likeliest tokens.", metavar="N", min=1)
     ] = None,
     seed: Annotated[
-        int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Another seed, another text.")
+        int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Seed of the random choices.")
     ] = 0,
     beam: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Hypotheses kept of the target of a pair.")
+        int,
+        typer.Option(metavar="N", min=1, help="Width of the beam search, for a model of pairs."),
     ] = 1,
     db: Db = None,
 ) -> None:
-    """Continue a text with the model of a run, fill in its [MASK]s, or decode its target.
+    """Continue a text with the model of a run, fill in each [MASK], or decode a target.
 
-    Its study must keep weights: keep = "final" in the table run of the study file.
+    The study of the run must keep weights: keep = "final" in the table run of the study file.
     """
     from ablate.trained import load_model
     from ablate.trained.sample import sample as write

@@ -1,7 +1,7 @@
-"""What leaves: a study's numbers as a table, or in the store of an experiment tracker.
+"""Export: a study's numbers as a table, or for another program.
 
-`tables` makes the content of one file. Every other place has a module of its own with a function
-`write`, a row of `PLACES`, which imports the library of the other program when it is called.
+`tables` makes the content of one file. Every other program has a row in `PLACES` and a module with
+a function `write`, which imports the library of that program when it is called.
 """
 
 from __future__ import annotations
@@ -25,31 +25,29 @@ WHAT = {
 
 
 class Place(NamedTuple):
-    """Where another program looks for runs."""
+    """Another program, and where it looks for runs."""
 
     module: str  # in this package: its `write` takes the arguments of `write` below after `to`
-    default: str  # where it writes if nobody says: where the program itself looks
+    default: str  # destination if none is given: where the program itself looks
     meaning: str  # for the help of the command
 
 
 PLACES = {
     "tensorboard": Place("tensorboard", "runs", "a folder of event files"),
     "mlflow": Place("mlflow", "mlflow.db", "a database, or any tracking URI"),
-    "wandb-offline": Place("wandb", ".", "a folder for W&B's folder wandb, for `wandb sync`"),
-    "transformers": Place(
-        "hugging_face", "model", "a folder for the model of one run, which RUN names"
-    ),
+    "wandb-offline": Place("wandb", ".", "a folder, which gets a folder wandb for `wandb sync`"),
+    "transformers": Place("hugging_face", "model", "an empty folder for the model of RUN"),
 }
 
 
 def write(to: str, database: Database, name: str, where: str, role: str) -> str:
-    """Write what a database holds for another program.
+    """Write runs of a database, or a model, for another program.
 
     Args:
         to: A name of `PLACES`.
         database: The database.
-        name: The study, or whatever else the place takes.
-        where: Where to write, a path or what the program understands; "" for its own default.
+        name: The study, or the run for `transformers`.
+        where: Where to write, a path or a URI; "" for the program's default.
         role: "compare", "tune" or "all", as in `ablate.load`.
 
     Returns:
@@ -57,7 +55,7 @@ def write(to: str, database: Database, name: str, where: str, role: str) -> str:
 
     Raises:
         AblateError: The library of the other program is missing, there is no such study, none of
-            its runs has begun, or the place cannot take them.
+            its runs has begun, or the destination cannot be written.
     """
     place = PLACES[to]
     module = importlib.import_module(f"ablate.export.{place.module}")
@@ -67,4 +65,4 @@ def write(to: str, database: Database, name: str, where: str, role: str) -> str:
 
 def missing(library: str) -> AblateError:
     """Return the error for a library that is not installed, whose extra has the same name."""
-    return AblateError(f"this needs {library}: pip install 'ablate-studies[{library}]'")
+    return AblateError(f"{library} is not installed: pip install 'ablate-studies[{library}]'")

@@ -8,7 +8,7 @@ from ablate.store import Database
 
 
 def write(database: Database, run: str, where: str, role: str) -> str:
-    """Save a run's model; see `ablate.export.write`. One run is named, whatever its role."""
+    """Save a run's model; see `ablate.export.write`. The role has no effect."""
     from ablate.trained import load_model
     from ablate.trained.hugging_face import save
 

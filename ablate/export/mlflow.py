@@ -19,16 +19,16 @@ from ablate.paths import digest
 from ablate.store import Database
 
 STATUS = {"complete": "FINISHED", "stopped": "KILLED"}  # of a run that has ended; else FAILED
-CONTENT = "content"  # a tag of a run that is written: the digest of what was written
+CONTENT = "content"  # a tag of each run: the digest of its content
 PARAMS, METRICS = 100, 800  # at once; MLflow takes 100, and 1,000 in all
 LONGEST = 200  # characters of the names of metrics and parameters; MLflow takes 250
 
 
 def write(database: Database, study: str, where: str, role: str) -> str:
-    """Write the runs of a study as runs of the experiment of that name.
+    """Write the runs of a study as runs of an experiment with the name of the study.
 
-    A run that is there, known by its tags key, cell and role, is left alone if it is the same, and
-    replaced if it is not. See `ablate.export.write`.
+    The tags key, cell and role identify a run. A run that was written before stays as it is, or is
+    replaced if it has changed. See `ablate.export.write`.
     """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     try:
@@ -36,7 +36,9 @@ def write(database: Database, study: str, where: str, role: str) -> str:
         from mlflow.exceptions import MlflowException
     except ImportError:
         raise missing("mlflow") from None
-    logging.getLogger("mlflow").setLevel(logging.WARNING)  # no word of tables that it creates
+    logging.getLogger("mlflow").setLevel(
+        logging.WARNING
+    )  # no messages about tables that it creates
     exported = runs.read(database, study, role)
     uri = _uri(where, database)
     try:
@@ -58,7 +60,7 @@ def _uri(where: str, database: Database) -> str:
     if not path.parent.is_dir():
         raise AblateError(f"{where} cannot be written: there is no folder {path.parent}")
     if path.exists() and (database.path.samefile(path) or not _is_sqlite(path)):
-        raise AblateError(f"{where} is no database of MLflow; name another file, or a new one")
+        raise AblateError(f"{where} is no database of MLflow; name another or a new file")
     return f"sqlite:///{path}"
 
 
@@ -105,7 +107,7 @@ def _write_run(client: Any, experiment: str, run: Run, keys: dict[str, str], con
     ended = started if run.ended is None else int(1000 * run.ended)
     params = [Param("seed", str(run.seed))]
     params += [Param(keys[name], _text(value)) for name, value in run.config.items()]
-    metrics = [  # the time of a point is not known
+    metrics = [  # the times of points are not known
         Metric(keys[name], value, started, step)
         for step, values in run.points
         for name, value in values.items()

@@ -1,4 +1,4 @@
-"""The runs of a study as experiment trackers take them."""
+"""The runs of a study, in the form that experiment trackers need."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Run:
         stratum: Label of its stratum, "" if the study has only one.
         role: "compare" or "tune".
         key: The key of the run in the database.
-        status: How it stands or ended; see `ablate.store.records.RUN_STATUS`.
+        status: Its status; see `ablate.store.records.RUN_STATUS`.
         seed: Its seed.
-        which: What tells it from the other runs of its cell.
+        which: Text that distinguishes it from the other runs of its cell.
         config: Its fields, the levels of factors that are no fields, and its sizes. Arrays are
             lists; what is not set or not known is left out.
         started: When its first attempt began, in seconds since 1970; None if unknown.
@@ -55,12 +55,12 @@ class Run:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What finds the run in a place that it was written to before."""
+        """The tags that find the run in a destination that it was written to before."""
         return tuple(self.tags[name] for name in IDENTITY)
 
     @property
     def name(self) -> str:
-        """What a tracker calls it; no other run of the study has this name."""
+        """Its name in a tracker; no other run of the study has this name."""
         return f"{self.cell}, {self.which}"
 
     @property
@@ -84,7 +84,7 @@ class Run:
 
     @property
     def tags(self) -> dict[str, str]:
-        """What identifies it in its study, and how it ended."""
+        """The tags that identify it in its study, and its status."""
         return {name: getattr(self, name) for name in TAGS}
 
 

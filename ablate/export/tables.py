@@ -14,7 +14,7 @@ from ablate.store import Database
 
 
 def frame(database: Database, study: str, what: str, role: str) -> pd.DataFrame:
-    """Return one of `ablate.export.WHAT` of a study, without the folders of its user.
+    """Return one of `ablate.export.WHAT` of a study, without folders in the names of files.
 
     Args:
         database: The database.
@@ -38,7 +38,7 @@ def frame(database: Database, study: str, what: str, role: str) -> pd.DataFrame:
 
 
 def content(frame: pd.DataFrame, kind: str) -> str | bytes:
-    """Return the rows of a frame with full precision: text, or the bytes of Parquet.
+    """Return the rows of a frame with full precision, as text or as the bytes of a Parquet file.
 
     Args:
         frame: The rows.

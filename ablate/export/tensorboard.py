@@ -20,9 +20,9 @@ KEPT = " =,.+"  # characters of cells that are valid in the name of a folder
 
 
 def write(database: Database, study: str, where: str, role: str) -> str:
-    """Write the runs of a study below a folder of the name of the study.
+    """Write the runs of a study to a folder with the name of the study.
 
-    A run that is there is replaced. See `ablate.export.write`.
+    A run that was written before is replaced. See `ablate.export.write`.
     """
     try:
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -42,9 +42,10 @@ def write(database: Database, study: str, where: str, role: str) -> str:
 
 
 def _events(run: Run) -> Iterator[Any]:
-    """Yield what a file of events holds: hyper-parameters, points, finals, how the run ended.
+    """Yield the events of a run: hyper-parameters, points, finals, how the run ended.
 
-    Points have the time at which the run began: that of each is not known. Scalars are float32.
+    Points have the time at which the run began, because their own times are not known. Scalars are
+    float32.
     """
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary

@@ -19,9 +19,9 @@ LONGEST = 128  # characters of a name that W&B takes
 
 
 def write(database: Database, study: str, where: str, role: str) -> str:
-    """Write the runs of a study as W&B's offline runs, in the folder wandb of a folder.
+    """Write the runs of a study as W&B's offline runs, in the folder `wandb` of a folder.
 
-    A run that is there is replaced. See `ablate.export.write`.
+    A run that was written before is replaced. See `ablate.export.write`.
     """
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     try:
@@ -36,7 +36,7 @@ def write(database: Database, study: str, where: str, role: str) -> str:
         silent=True,
         symlink=False,
         host="",
-        # the runs were not trained here: nothing of this process belongs to them
+        # the runs were not trained in this process: record nothing of it
         console="off",
         disable_code=True,
         disable_git=True,
@@ -61,7 +61,7 @@ def write(database: Database, study: str, where: str, role: str) -> str:
 
 
 def _write(wandb: Any, run: Run, **options: Any) -> None:
-    """Write a run, its points with the time at which it began: that of each is not known."""
+    """Write a run. Points have the time at which the run began: their own times are not known."""
     tracked = wandb.init(
         group=_short(run.cell),
         name=_short(run.name),
@@ -72,7 +72,7 @@ def _write(wandb: Any, run: Run, **options: Any) -> None:
     time = {} if run.started is None else {"_timestamp": run.started}
     for step, values in run.points:
         tracked.log(values | time, step=step)
-    # in a summary W&B's own writer makes null of a number that JSON lacks
+    # W&B's writer of summaries makes null of NaN and infinity
     tracked.summary.update(
         {
             name: value if abs(value) < float("inf") else formats.number(value)
@@ -83,5 +83,5 @@ def _write(wandb: Any, run: Run, **options: Any) -> None:
 
 
 def _short(text: str) -> str:
-    """Return a text that W&B takes as a name."""
+    """Return a text that is short enough for a name in W&B."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 9]}-{digest(text)}"

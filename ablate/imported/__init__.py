@@ -1,1 +1,1 @@
-"""Results that exist already: files and folders of other tools → a study in the database."""
+"""Existing results: files and folders of other tools → a study in the database."""

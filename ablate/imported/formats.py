@@ -1,4 +1,4 @@
-"""Which reader a file or folder has, told from what it holds."""
+"""The reader of a file or folder, chosen by its content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ablate.store import mlflow
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file or folder: how it is told, and read."""
+    """A kind of file or folder: how to recognise it, and how to read it."""
 
     holds: Callable[[Path], bool]
     read: Callable[[Path, Wanted], Source]
@@ -34,15 +34,15 @@ FORMATS = (
 
 
 def read(paths: Sequence[Path], asked: Asked) -> list[Source]:
-    """Return what files and folders hold; curves of a chart of W&B join the table of its runs."""
+    """Return the runs of files and folders; the curves of a chart of W&B join the table of runs."""
     try:
         pattern = re.compile(asked.pattern) if asked.pattern else None
     except re.error as error:
         raise AblateError(f"--pattern {asked.pattern!r}: {error}") from None
     if pattern and not pattern.groupindex:
         raise AblateError(
-            f"--pattern {asked.pattern!r}: no group has a name; write (?P<seed>\\d+) for a column"
-            " called seed"
+            f"--pattern {asked.pattern!r}: the pattern has no named group; (?P<seed>\\d+) makes a"
+            " column seed"
         )
     columns = (*asked.factors, *asked.resources.values(), asked.seed)
     wanted = Wanted(columns, asked.metrics or ("",), asked.step, pattern)
@@ -60,10 +60,10 @@ def read(paths: Sequence[Path], asked: Asked) -> list[Source]:
 def _unreadable(path: Path) -> str:
     """Return why there is no reader for a file or folder."""
     if path.is_dir():
-        return "a folder with runs of neither MLflow nor TensorBoard; name the files"
+        return "this folder has no runs of MLflow or TensorBoard; name the files in it"
     if {"study", "run", "attempt"} <= mlflow.tables(path):
-        return "a database of ablate; `ablate db merge` adds its studies"
-    return "a database of neither MLflow nor Optuna; export its results as CSV"
+        return "this is a database of ablate; `ablate db merge` adds its studies"
+    return "this database is not from MLflow or Optuna; export its results as CSV"
 
 
 def _joined(sources: list[Source]) -> list[Source]:

@@ -1,4 +1,4 @@
-"""What `ablate import` is asked for, and what it finds."""
+"""The options of `ablate import` that name columns, and the runs that it finds."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ CellKey = tuple[Level, ...]  # a level of each factor
 
 @dataclass(frozen=True)
 class Asked:
-    """What `ablate import` was told; names are those of columns.
+    """Options of `ablate import` about columns and rows.
 
     Attributes:
-        metrics: The deciding one first.
-        factors: What varies.
-        seed: Of the seed.
-        step: Of the step, "" for none.
-        at: The value that decides: "last", "best", or that of a step; "" for what is not given.
-        goal: "lower" or "higher"; "" for what the tool says, or the metric's name.
+        metrics: Columns of metrics; the first is the one that is compared.
+        factors: Columns of factors.
+        seed: Column of the seed.
+        step: Column of the step, "" for none.
+        at: The value of a curve that is compared: "last", "best", or a step; "" if not given.
+        goal: "lower" or "higher"; "" to take the tool's goal, or that of the metric's name.
         where: Conditions on rows.
         pattern: See `Wanted.pattern`.
         resources: Field of a run → its column: parameters, tokens, FLOPs.
@@ -42,22 +42,22 @@ class Asked:
 
     @property
     def names(self) -> dict[str, str]:
-        """Metric → what it is called in the database, where @ stands before a step."""
+        """Metric → its name in the database, where @ stands before a step."""
         return {name: name.replace("@", "_at_") for name in self.metrics}
 
 
 @dataclass(frozen=True)
 class ImportedRun:
-    """A run.
+    """A run that was found.
 
     Attributes:
         cell: Its level of each factor.
         seed: Its seed.
         resources: Field → parameters, tokens or FLOPs of its training.
-        place: Where it stands.
+        place: File and row of the run.
         points: Curves.
         finals: (name, at) → value.
-        status: As the database has it.
+        status: A status of a run in the database.
         diverged_at: The first step whose value is not finite.
         error: Why it failed.
     """
@@ -74,7 +74,7 @@ class ImportedRun:
 
     @functools.cached_property
     def content(self) -> str:
-        """SHA-256 of all its numbers, but for those at a step, which its curve has too."""
+        """SHA-256 of the run's numbers. Finals at a step are left out: the curve has them too."""
         finals = sorted([name, value] for (name, at), value in self.finals.items() if not at)
         points = {name: sorted(of.items()) for name, of in self.points.items()}
         text = json.dumps(
@@ -85,14 +85,14 @@ class ImportedRun:
 
 @dataclass(frozen=True)
 class Gathered:
-    """What files hold.
+    """The runs of all files.
 
     Attributes:
         factors: Field → its levels, in the order of the files.
         columns: Field → its column.
         goal: Which direction of the metric is better: "lower" or "higher".
-        runs: The runs, in that order.
-        notes: What was left out, taken for granted or looks odd.
+        runs: The runs, in the order of the files.
+        notes: Sentences on rows left out, guesses, and oddities.
     """
 
     factors: Mapping[str, list[Level]]
@@ -103,5 +103,5 @@ class Gathered:
 
 
 def text_of(level: Level) -> str:
-    """Return a level as a file has it."""
+    """Return a level as text, as a file writes it."""
     return str(level).lower() if isinstance(level, bool) else str(level)

@@ -1,4 +1,4 @@
-"""What a user should know of runs that were imported, in sentences."""
+"""Sentences that tell the user about the imported runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ablate.imported.model import Asked, CellKey, ImportedRun
 from ablate.imported.rows import Row
 from ablate.units import listed
 
-SHOWN = 4  # places that a note names
-FOLDER = re.compile(r"folder\d+")  # part of a path, which factors come from
+SHOWN = 4  # most places that a note names
+FOLDER = re.compile(r"folder\d+")  # part of a path, which may be a factor
 
 
 def _count(number: int, what: str) -> str:
@@ -22,7 +22,7 @@ def _places(places: Sequence[str]) -> str:
 
 
 def listed_rows(left: Mapping[str, list[str]]) -> list[str]:
-    """Say which rows are no run."""
+    """Return a sentence for each reason to leave rows out."""
     return [
         f"Left out: {_count(len(places), 'row')} {why} ({_places(places)})."
         for why, places in left.items()
@@ -30,7 +30,7 @@ def listed_rows(left: Mapping[str, list[str]]) -> list[str]:
 
 
 def outcomes(runs: Sequence[ImportedRun]) -> Iterator[str]:
-    """Say which runs have no finite number; they count as lost."""
+    """Yield which runs diverged or failed."""
     diverged = [run.place for run in runs if run.status == "diverged"]
     if diverged:
         yield f"Diverged, without a finite number: {len(diverged):,} ({_places(diverged)})."
@@ -41,7 +41,7 @@ def outcomes(runs: Sequence[ImportedRun]) -> Iterator[str]:
 
 
 def shorter(runs: Sequence[ImportedRun], asked: Asked) -> Iterator[str]:
-    """Say which runs end before others of their cell, where their last value decides."""
+    """Yield which runs end before others of their cell, if the last value is compared."""
     if asked.at != "last":
         return
     name = asked.names[asked.metrics[0]]
@@ -61,12 +61,13 @@ def shorter(runs: Sequence[ImportedRun], asked: Asked) -> Iterator[str]:
     if early:
         yield (
             f"Warning: {_count(len(early), 'run')} end before others of their cell"
-            f" ({_places(early)}). Their last value counts; --at STEP compares all at one step."
+            f" ({_places(early)}). Their last value is compared; --at STEP compares all runs"
+            " at one step."
         )
 
 
 def followers(groups: Mapping[tuple[CellKey, int], list[Row]], asked: Asked) -> Iterator[str]:
-    """Say which other columns have one value in each cell, and not the same in all."""
+    """Yield which other columns have one value in each cell, but differ between cells."""
     cells: dict[CellKey, list[Row]] = {}
     for (cell, _), rows in groups.items():
         cells.setdefault(cell, []).append(rows[0])
@@ -84,4 +85,4 @@ def followers(groups: Mapping[tuple[CellKey, int], list[Row]], asked: Asked) -> 
         if alone and len(values) > 1 and max(map(len, cells.values())) > 1:
             found.append(name)
     if found:
-        yield f"Differs with the factors, and cannot be told from them: {listed(found[:8])}."
+        yield f"Confounded with the factors, constant in each cell: {listed(found[:8])}."

@@ -26,7 +26,7 @@ SEEDLIKE = re.compile(r"seed|rep|fold|trial|split|replica", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a source, as far as it is asked for."""
+    """The requested columns of a row."""
 
     source: Source
     label: Any
@@ -41,15 +41,15 @@ class Row:
         return self.source.place(self.label)
 
 
-# -- what is asked for -------------------------------------------------------------------------
+# -- requested columns --------------------------------------------------------------------------
 
 
 def require(asked: Asked, sources: Sequence[Source]) -> None:
-    """Refuse an import that does not say what is the metric, what varies or which is the seed."""
+    """Refuse an import without a metric, a factor or a seed, or with a column used twice."""
     for option, given, what in (
-        ("--metric", asked.metrics, "the number that decides"),
-        ("--factor", asked.factors, "what varies"),
-        ("--seed", asked.seed, "the column that pairs runs"),
+        ("--metric", asked.metrics, "the metric that is compared"),
+        ("--factor", asked.factors, "a column that varies"),
+        ("--seed", asked.seed, "the column by which runs are paired"),
     ):
         if not given:
             raise AblateError(f"{option} COLUMN is missing: {what}.{could_be(sources, asked)}")
@@ -71,7 +71,7 @@ def require(asked: Asked, sources: Sequence[Source]) -> None:
 
 
 def could_be(sources: Sequence[Source], asked: Asked) -> str:
-    """Return, in a sentence, which columns vary and what they hold."""
+    """Return a sentence with the columns that vary and their values."""
     said: dict[str, str] = {}
     for source in sources:
         for name in map(str, source.table):
@@ -96,12 +96,12 @@ def _column(source: Source, name: str, option: str) -> str:
 
 
 def _hint(source: Source, columns: Sequence[str], option: str) -> str:
-    """Return what may help where a column is missing, as a sentence."""
+    """Return a sentence with advice on a missing column."""
     if source.whole and "run" in columns:
         runs = ", ".join(map(repr, source.table["run"].head(3)))
         return (
-            f" If the names of runs say it ({runs}), --pattern finds it there: (?P<seed>\\d+) is a"
-            " number that becomes the column seed."
+            f" If the names of runs contain this value ({runs}), --pattern extracts it:"
+            " (?P<seed>\\d+) makes a column seed of a number."
         )
     if option != "--seed" or any(map(SEEDLIKE.search, columns)):
         return ""
@@ -109,17 +109,17 @@ def _hint(source: Source, columns: Sequence[str], option: str) -> str:
     if len(numbered) > 1:
         word = re.escape(numbered[0].rstrip("0123456789")).replace("\\_", "_")
         return (
-            f" If {numbered[0]}, {numbered[1]}, … are seeds, --pattern '{word}(?P<seed>\\d+)' says"
-            " so."
+            f" If the columns {numbered[0]}, {numbered[1]}, … are seeds, add"
+            f" --pattern '{word}(?P<seed>\\d+)'."
         )
     return (
-        " Runs are paired by seed: where repetitions have none, add a column with their number, if"
-        " those of one number belong together."
+        " Runs are paired by seed. If repetitions have no seed, add a column that numbers them, so"
+        " that runs with the same number belong together."
     )
 
 
 def fields_of(factors: Sequence[str]) -> dict[str, str]:
-    """Field → column of each factor: a name that can be a column of the results."""
+    """Return field → column of each factor; the field can be a column of the results."""
     found: dict[str, str] = {}
     taken = (*RESERVED, CONTENT, SOURCE, PARAMS, TOKENS, FLOPS)
     for column in factors:
@@ -136,7 +136,7 @@ def fields_of(factors: Sequence[str]) -> dict[str, str]:
 
 
 def rows_of(source: Source, asked: Asked, left: dict[str, list[str]]) -> Iterator[Row]:
-    """Yield the rows that belong to a run; the places of others are added to `left`."""
+    """Yield the rows that belong to a run; add the places of other rows to `left`."""
     recorded = source.metrics()
     parse = functools.cache(
         lambda name: pd.Series(_numbers(source, name, True), index=source.table.index, dtype=object)
@@ -209,7 +209,7 @@ def _all_numbers(source: Source, name: str) -> bool:
 
 
 def _is_nan(text: str) -> bool:
-    """Return whether a cell says that a run reported NaN, rather than that there is no number."""
+    """Return whether a cell is a NaN that the run reported, and not a missing number."""
     return text.lower().lstrip("+-") in ("nan", "diverged")
 
 
@@ -220,7 +220,7 @@ def _whole(text: str) -> int | None:
 
 
 def typed(texts: set[str]) -> dict[str, Level]:
-    """Text → level: numbers where all are, truth values likewise, else the text."""
+    """Return text → level: numbers if all texts are numbers, likewise truth values, else text."""
     if all(map(PLAIN.fullmatch, texts)):
         return {text: _plain_number(text) for text in texts}
     if all(text.lower() in ("true", "false") for text in texts):
@@ -234,7 +234,7 @@ def _plain_number(text: str) -> int | float:
 
 
 def seeds_of(rows: Sequence[Row], column: str) -> dict[str, int]:
-    """Text → seed: a whole number, or the number behind one word, as in seed3."""
+    """Return text → seed: a whole number, or the number after a word, as in seed3."""
     texts = dict.fromkeys(row.seed for row in rows)
     found: dict[str, int | None] = {text: _whole(text) for text in texts}
     words = [ORDINAL.fullmatch(text) for text in texts]

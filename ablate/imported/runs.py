@@ -1,4 +1,4 @@
-"""Files and folders → runs: the numbers of each cell and seed, and what was left out."""
+"""Files and folders → runs: the numbers of each cell and seed, and which rows were left out."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def gather(paths: Sequence[Path], asked: Asked, *, extends: bool = False) -> Gat
 
     Args:
         paths: Files and folders.
-        asked: What their columns are.
+        asked: Which columns are factors, seed, step and metrics.
         extends: Whether they extend a study with these factors, whose levels it has already.
 
     Raises:
-        AblateError: A file cannot be read, a column is not there, or what is asked for cannot be a
-            study; one line says what to do.
+        AblateError: A file cannot be read, a column is missing, or the runs cannot be a study; one
+            line says what to do.
     """
     sources = read(paths, asked)
     require(asked, sources)
     left: dict[str, list[str]] = {}
     rows = [row for source in sources for row in rows_of(source, asked, left)]
     if not rows:
-        raise AblateError(f"no run is left: {'; '.join(notes.listed_rows(left))}")
+        raise AblateError(f"no row is a run: {'; '.join(notes.listed_rows(left))}")
     goal, guessed = _goal(asked, rows)
     asked = replace(asked, goal=goal)
     groups = _groups(rows, asked)
@@ -56,8 +56,8 @@ def gather(paths: Sequence[Path], asked: Asked, *, extends: bool = False) -> Gat
     for name, levels in factors.items():
         if len(levels) < 2 and not extends:
             raise AblateError(
-                f"{columns[name]} is {text_of(levels[0])} in all {len(groups):,} runs: it does not"
-                f" vary, and is no factor.{could_be(sources, asked)}"
+                f"{columns[name]} is {text_of(levels[0])} in all {len(groups):,} runs: this column"
+                f" does not vary, and cannot be a factor.{could_be(sources, asked)}"
             )
     schedules = _schedules(groups, asked)
     runs = [
@@ -66,8 +66,16 @@ def gather(paths: Sequence[Path], asked: Asked, *, extends: bool = False) -> Gat
     ]
     said = [
         *(note for source in sources for note in source.notes),
-        *(f"{column} is called {name}." for name, column in columns.items() if name != column),
-        *(f"{metric} is called {name}." for metric, name in asked.names.items() if name != metric),
+        *(
+            f"Column {column} is stored as {name}."
+            for name, column in columns.items()
+            if name != column
+        ),
+        *(
+            f"Metric {metric} is stored as {name}."
+            for metric, name in asked.names.items()
+            if name != metric
+        ),
         *notes.listed_rows(left),
         *notes.outcomes(runs),
         *notes.shorter(runs, asked),
@@ -101,7 +109,9 @@ def _goal(asked: Asked, rows: Sequence[Row]) -> tuple[str, list[str]]:
             f"--goal lower or higher is missing: the name of {metric!r} does not say which is"
             " better"
         )
-    return goal, [f"{metric}: {goal} is better, by its name; --goal says otherwise."]
+    return goal, [
+        f"{metric}: {goal} is better, by the words of its name; --goal sets the direction."
+    ]
 
 
 def _schedules(
@@ -184,13 +194,15 @@ def _status(row: Row, recorded: Any, decided: float | None, asked: Asked) -> tup
     if decided is None:
         text = row.states.get(asked.metrics[0], "")
         at = f" at step {asked.at}" if isinstance(asked.at, int) else ""
-        said = f": it says {text!r}" if text and row.values.get(asked.metrics[0]) is None else ""
+        said = (
+            f": the cell says {text!r}" if text and row.values.get(asked.metrics[0]) is None else ""
+        )
         return LOST.get(text.lower(), "failed"), f"no value of {asked.metrics[0]}{at}{said}"
     return ("complete" if math.isfinite(decided) else "diverged"), ""
 
 
 def _last(metric: str, row: Row, curves: Mapping[str, Mapping[int, float]]) -> float | None:
-    """Return the final of a run: what was recorded as such, else the last value of its curve."""
+    """Return the final of a run: the recorded final, else the last value of its curve."""
     recorded = row.source.recorded.get(row.label)
     if recorded is not None and metric in recorded.finals:
         return recorded.finals[metric]
@@ -282,13 +294,13 @@ def _twice(cell: CellKey, seed: int, one: Row, other: Row, asked: Asked) -> Abla
         and one.source.table[column][one.label] != other.source.table[column][other.label]
     ]
     steps = [column for column in columns if STEPLIKE.search(column)]
-    apart = f" They differ in {listed(columns[:6])};" if columns else ""
-    advice = "name what varies with --factor, or choose rows with --where"
+    apart = f" The rows differ in {listed(columns[:6])};" if columns else ""
+    advice = "name the column that varies with --factor, or choose rows with --where"
     if steps and not asked.step:
-        advice = f"if they are steps of one run, add --step {steps[0]!r}; else {advice}"
+        advice = f"if the rows are steps of one run, add --step {steps[0]!r}; else {advice}"
     metric = asked.metrics[0]
     return AblateError(
-        f"{other.place}: seed {seed} of {name}{step} stands twice, with {metric}"
+        f"{other.place}: seed {seed} of {name}{step} has two rows: {metric} is"
         f" {_value(one, metric)} in {one.place} and {_value(other, metric)} here.{apart}"
         f" {advice}"
     )
@@ -297,18 +309,20 @@ def _twice(cell: CellKey, seed: int, one: Row, other: Row, asked: Asked) -> Abla
 def _value(row: Row, metric: str) -> str:
     curves = row.source.recorded[row.label].points if row.label in row.source.recorded else {}
     value = _last(metric, row, curves) if row.step is None else row.values.get(metric)
-    return "without a value" if value is None else f"{value:.6g}"
+    return "missing" if value is None else f"{value:.6g}"
 
 
 def _resources(row: Row, asked: Asked) -> dict[str, int | float]:
-    """Return parameters, tokens and FLOPs of a run; of a run with steps those of its first row."""
+    """Return parameters, tokens and FLOPs of a run, from the first of its rows."""
     found: dict[str, int | float] = {}
     for name, column in asked.resources.items():
         text = row.source.table[column][row.label]
         (value,) = numbers([text], decimal_comma=row.source.decimal_comma, units=True)
         if value is None or not 0 < value < math.inf:
             if text and (value is None or value == value):
-                raise AblateError(f"{row.place}: {column} = {text!r:.60}: no number above 0")
+                raise AblateError(
+                    f"{row.place}: {column} = {text!r:.60}: a number above 0 is wanted"
+                )
             continue
         found[name] = float(value) if name == FLOPS else round(value)
     return found

@@ -1,4 +1,4 @@
-"""What every reader returns: rows of text, and the numbers of runs where a tool recorded them."""
+"""The result of every reader: rows of text, and the numbers of runs that a tool recorded."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SETTING = re.compile(r"(?:^|[/,;\s])([A-Za-z_][\w.-]*)=([^/,;\s=]+)(?=$|[/,;\s]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked for of every source.
+    """The columns and metrics that every reader looks for.
 
     Attributes:
         columns: Columns that rows must have: factors, the seed, parameters.
-        metrics: Names of metrics, the deciding one first.
+        metrics: Names of metrics; the first is the one that is compared.
         step: Column of the step in a table with several rows for a run; "" for none.
         pattern: Regular expression whose named groups become columns: of the names of runs or
             folders, or of the columns of a wide table.
@@ -37,14 +37,14 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a tool recorded of one run.
+    """The numbers that a tool recorded for one run.
 
     Attributes:
         points: Curves.
-        finals: Numbers that are no last value of a curve.
-        status: As the database has it; "running" for a run that has not ended.
-        why: What is known of a failure.
-        goals: Metric → "lower" or "higher", where the tool says which is better.
+        finals: Numbers that are not the last value of a curve.
+        status: A status of a run in the database; "running" for a run that has not ended.
+        why: The reason of a failure, if known.
+        goals: Metric → "lower" or "higher", if the tool says which is better.
     """
 
     points: Points = field(default_factory=dict)
@@ -59,13 +59,13 @@ class Source:
     """A file or folder.
 
     Attributes:
-        name: As messages name it.
-        table: Cells as text, "" for none. The index has the name of the kind of place: "line".
-        recorded: Place → what was recorded of the run of this row.
-        whole: Whether each row is a run, whose curve is recorded.
-        decimal_comma: As `ablate.sheet.numbers` has it.
-        notes: What the user should know.
-        chart: Whether it is a chart of W&B: curves of runs whose settings a table may have.
+        name: Its name in messages.
+        table: Cells as text, "" for none. The name of the index says what a place is: "line".
+        recorded: Place → the recorded numbers of the run of this row.
+        whole: Whether each row is a run with a recorded curve.
+        decimal_comma: See `ablate.sheet.numbers`.
+        notes: Sentences for the user.
+        chart: Whether it is a chart of W&B, whose runs may be rows of a table.
     """
 
     name: str
@@ -92,17 +92,17 @@ def of_runs(
     """Return the source of a tool that keeps runs.
 
     Args:
-        name: As messages name it.
+        name: Its name in messages.
         fields: Parameters of each run, as text.
-        recorded: What was recorded of each.
-        places: What each is called there; unique.
+        recorded: Recorded numbers of each run.
+        places: Name or number of each run in the tool; unique.
     """
     table = pd.DataFrame(list(fields), index=pd.Index(places, name="run"), dtype=object).fillna("")
     return Source(name, table, dict(zip(places, recorded, strict=True)), whole=True)
 
 
 def named(run: str, pattern: re.Pattern[str] | None) -> dict[str, str]:
-    """Return what the name of a run says: settings such as "lr=0.1", and groups of a pattern."""
+    """Return the settings in the name of a run, such as "lr=0.1", and the groups of a pattern."""
     said: dict[str, str] = dict(_SETTING.findall(run))
     if pattern and (found := pattern.search(run)):
         said |= {key: value for key, value in found.groupdict().items() if value is not None}
@@ -110,8 +110,10 @@ def named(run: str, pattern: re.Pattern[str] | None) -> dict[str, str]:
 
 
 def check_pattern(pattern: re.Pattern[str] | None, names: Iterable[str], where: str) -> None:
-    """Refuse a pattern that is in none of the names that it is for."""
+    """Refuse a pattern that matches none of the names."""
     names = list(names)
     if pattern and not any(map(pattern.search, names)):
         shown = ", ".join(map(repr, names[:4]))
-        raise AblateError(f"{where}: --pattern {pattern.pattern!r} is in none of the names {shown}")
+        raise AblateError(
+            f"{where}: --pattern {pattern.pattern!r} matches none of the names {shown}"
+        )

@@ -26,21 +26,21 @@ from ablate.study.parse import parse
 from ablate.study.values import label
 from ablate.units import listed
 
-SHOWN = 4  # runs that a message names
+SHOWN = 4  # most runs that a message names
 
 Key = tuple[tuple[str, ...], int]  # labels of the levels, and the seed
 
 
 @dataclass(frozen=True)
 class Told:
-    """What `ablate import` was told besides what the columns are.
+    """Options of `ablate import` about the study.
 
     Attributes:
-        name: Of the study.
-        question: That its report answers; "" for that of the study, or one about the factors.
+        name: Name of the study.
+        question: The question that its report answers; "" if not given.
         within: Factors whose levels form strata.
         baseline: Levels to compare with, "optimizer=sgd"; else the first of each factor.
-        replace: Whether the files take the place of what was imported before.
+        replace: Whether the runs of the files replace those that were imported before.
     """
 
     name: str
@@ -56,10 +56,10 @@ class Prepared:
 
     Attributes:
         plan: The study, with all runs.
-        numbers: What the runs of the files reported.
-        before: The study that is there already, if there is one.
+        numbers: Numbers of the runs of the files.
+        before: The study of this name in the database, None if there is none.
         replace: Whether earlier runs may leave the study.
-        notes: What the user should know.
+        notes: Sentences for the user.
     """
 
     plan: Plan
@@ -163,17 +163,17 @@ def prepare(
 ) -> Prepared:
     """Make a study of the runs of files and folders.
 
-    Runs that the study has already stay as they are; those of files are added to them.
+    Runs that the study has already stay as they are; the runs of the files are added.
 
     Args:
         paths: Files and folders.
-        found: What they hold.
-        asked: What their columns are.
-        told: What the study is.
+        found: The runs in them.
+        asked: Which columns are factors, seed, step and metrics.
+        told: Name, question and baselines of the study.
         before: The study of this name in the database.
 
     Raises:
-        AblateError: The files cannot be such a study, or hold other numbers of a run that is there.
+        AblateError: The runs cannot be a study, or the study has a run with different numbers.
     """
     grown = None if told.replace else before
     raw = _tables(grown, told.name)[0] if grown else {}
@@ -213,7 +213,7 @@ def _key(run: ImportedRun) -> Key:
 def _made(
     factors: Mapping[str, list[Level]], run: ImportedRun, old: store.Stored | None
 ) -> tuple[Run, list[Difference]]:
-    """Return a run as the database has it, and what of that which is there it has otherwise."""
+    """Return a run as the database has it, and the stored numbers that it has not or otherwise."""
     fields: dict[str, Any] = dict(run.resources)
     for (name, levels), own in zip(factors.items(), run.cell, strict=True):
         # a number that stands among texts in a later file is the number that it was
@@ -271,7 +271,7 @@ def _changed(
     new: Mapping[Key, ImportedRun],
     asked: Asked,
 ) -> str:
-    """Return the error for runs whose numbers are not those that are stored."""
+    """Return the error for runs whose numbers differ from the stored ones."""
     said, metric = [], asked.names[asked.metrics[0]]
     for key in list(changed)[:SHOWN]:
         cell = listed(f"{name}={level}" for name, level in zip(factors, key[0], strict=True))
@@ -283,9 +283,9 @@ def _changed(
         )
     more = len(changed) - SHOWN
     return (
-        f"study {study!r} has other numbers of {len(changed):,} run{'s' * (len(changed) > 1)}:"
-        f" {'; '.join(said)}{f'; {more:,} more' if more > 0 else ''}. Choose another name, or let"
-        " these files take its place with --replace"
+        f"study {study!r} has different numbers for {len(changed):,} run{'s' * (len(changed) > 1)}:"
+        f" {'; '.join(said)}{f'; {more:,} more' if more > 0 else ''}. Choose another name, or"
+        " replace the study with --replace"
     )
 
 
@@ -374,7 +374,7 @@ def _without_empty(table: Mapping[str, Any]) -> dict[str, Any]:
 def _has_baselines(
     told: Told, found: Gathered, factors: Mapping[str, list[Level]], cells: set[tuple[str, ...]]
 ) -> None:
-    """Refuse a stratum without a run of its baseline."""
+    """Refuse a stratum whose baseline has no run."""
     within = [_factor(found, name, "--within") for name in told.within]
     first = {name: label(levels[0]) for name, levels in factors.items()}
     names = list(factors)
@@ -401,7 +401,7 @@ def _planned(
 
 
 def _pairs(whole: Plan, factors: Mapping[str, list[Level]], *, by_default: bool) -> Iterator[str]:
-    """Say what is the baseline, and which combinations of cell and seed have no run.
+    """Yield which level is the baseline, and which combinations of cell and seed have no run.
 
     Raises:
         AblateError: No cell shares a seed with its baseline.
@@ -413,9 +413,9 @@ def _pairs(whole: Plan, factors: Mapping[str, list[Level]], *, by_default: bool)
     if not any(seeds[cell] & seeds[baseline] for cell, baseline in compared):
         cell, baseline = compared[0]
         raise AblateError(
-            f"no two cells share a seed, so that nothing is paired: {baseline} has"
-            f" {_few(seeds[baseline])}, {cell} has {_few(seeds[cell])}; number the seeds of every"
-            " cell alike, if runs of one number belong together"
+            f"no cell shares a seed with its baseline, so that no runs can be paired: {baseline}"
+            f" has {_few(seeds[baseline])}, {cell} has {_few(seeds[cell])}; if runs of different"
+            " cells belong together, give them the same seed"
         )
     first = listed(
         f"{name}={label(levels[0])}"
@@ -423,7 +423,7 @@ def _pairs(whole: Plan, factors: Mapping[str, list[Level]], *, by_default: bool)
         if name not in whole.study.within
     )
     apart = f", in each level of {listed(whole.study.within)}" if whole.study.within else ""
-    named = ", the first in the file; --baseline takes another" if by_default else ""
+    named = ", the first in the file; --baseline chooses another" if by_default else ""
     yield f"Baseline: {first}{apart}{named}."
     missing = [
         f"{cell}, seed {seed}"

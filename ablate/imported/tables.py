@@ -26,9 +26,9 @@ NAMES = ("run", "run_name", "run name", "name", "run_id", "experiment")  # colum
 def read(path: Path, wanted: Wanted) -> Source:
     """Return the rows of a table in a file; see `ablate.sheet.sheet` for the formats.
 
-    A table that Weights & Biases exports from a chart has a curve in each column; of that of its
-    runs the column State counts. In a wide table a pattern, or the name of the seed with numbers
-    behind it, says what the columns are.
+    A chart that Weights & Biases exports has a curve in each column. In a table of runs from
+    Weights & Biases the column State gives the status of a run. In a wide table a pattern, or the
+    name of the seed and a number, as in "seed 3", finds the columns of the seeds.
 
     Raises:
         AblateError: The file holds no table.
@@ -78,13 +78,13 @@ def _steps(source: Source, column: str) -> list[int]:
         if value is None or not float(value).is_integer():
             raise AblateError(
                 f"{source.place(place)}: {column} = {source.table[column][place]!r:.60}: a step is"
-                " a whole number; export the chart over Step"
+                " a whole number; export the chart with Step as its x axis"
             )
     return [int(value) for value in values if value is not None]
 
 
 def _with_states(source: Source) -> Source:
-    """Take the states of the table of runs that W&B exports."""
+    """Return the source with the states of runs, if it is a table of runs that W&B exports."""
     table = source.table
     if not {"Name", "State"} <= set(table) or not set(table["State"]) <= set(STATES):
         return source
@@ -97,12 +97,12 @@ def _with_states(source: Source) -> Source:
 
 
 def _patterned(source: Source, wanted: Wanted, pattern: re.Pattern[str]) -> Source:
-    """Columns whose whole name the pattern is, else the column with names of runs."""
+    """Apply the pattern to whole names of columns; if none matches, to the names of runs."""
     table = source.table
     wide = {name: found for name in map(str, table) if (found := pattern.fullmatch(name))}
     if clash := [group for group in pattern.groupindex if group in table]:
         raise AblateError(
-            f"{source.name}: --pattern {pattern.pattern!r} names a column that is there already:"
+            f"{source.name}: --pattern {pattern.pattern!r} makes a column that exists already:"
             f" {clash[0]}"
         )
     if wide:
@@ -117,7 +117,7 @@ def _patterned(source: Source, wanted: Wanted, pattern: re.Pattern[str]) -> Sour
     column = next((name for name in map(str, table) if name.lower() in NAMES), None)
     if column is None:
         raise AblateError(
-            f"{source.name}: --pattern {pattern.pattern!r} is the name of no column, and no column"
+            f"{source.name}: --pattern {pattern.pattern!r} matches no column, and no column"
             f" holds names of runs ({', '.join(NAMES)}); there are {', '.join(map(str, table))}"
         )
     check_pattern(pattern, table[column], source.name)
@@ -144,12 +144,12 @@ def _numbered(source: Source, wanted: Wanted) -> Source:
     if len(wide) < 2:
         return source
     melted = _melted(source, metric, wide)
-    note = f"{source.name}: columns {', '.join(list(wide)[:3])}, … are taken for seeds."
+    note = f"{source.name}: columns {', '.join(list(wide)[:3])}, … are read as seeds."
     return dataclasses.replace(melted, notes=(*melted.notes, note))
 
 
 def _melted(source: Source, metric: str, wide: dict[str, dict[str, str]]) -> Source:
-    """Return a row for each cell of the wide columns, with what their names say."""
+    """Return a row for each cell of the wide columns, with the values in their names."""
     table = source.table
     rest = table.drop(columns=list(wide))
 

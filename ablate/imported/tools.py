@@ -22,7 +22,7 @@ _EVENTS = "*tfevents*"
 
 
 def read_mlflow(path: Path, wanted: Wanted) -> Source:
-    """Return the runs of an MLflow store, a database or a folder, deleted runs left out.
+    """Return the runs of an MLflow store, a database or a folder, without deleted runs.
 
     Fields are parameters, tags of the user's own, `run` (its name) and `experiment`.
     """
@@ -93,12 +93,12 @@ def _points(text: str) -> dict[int, float]:
 
 
 def read_tensorboard(path: Path, wanted: Wanted) -> Source:
-    """Return the runs of a folder of TensorBoard: each folder with event files is one.
+    """Return the runs in a log folder of TensorBoard: each folder with event files is a run.
 
     Fields are hyper-parameters that were logged, settings in the names of folders ("lr=0.1"), the
     groups of the pattern, `run` (the path of the folder) and `folder1`, `folder2`, … (its parts).
-    A folder with hyper-parameters inside that of another run, as `add_hparams` makes it, belongs to
-    that run if it is the only one there; several, as TensorFlow's tutorial makes them, are runs.
+    `add_hparams` makes a folder inside the folder of a run. The hyper-parameters in it belong to
+    that run if it is the only such folder there; several, as TensorFlow makes them, are runs.
     """
     files = sorted(path.rglob(_EVENTS), key=lambda file: (file.stat().st_mtime_ns, file.name))
     folders = sorted({file.parent for file in files})
@@ -117,7 +117,7 @@ def read_tensorboard(path: Path, wanted: Wanted) -> Source:
         if parameters[folder] and inside[parent] == 1 and parent in own:
             parameters[parent] |= parameters.pop(folder)
             points[parent] = points.pop(folder) | points[parent]
-    # a folder above others that says nothing of a run has what they are compared by
+    # a folder above others may have settings of TensorBoard's page only, and is no run
     runs = [
         folder
         for folder in folders
@@ -136,7 +136,7 @@ def read_tensorboard(path: Path, wanted: Wanted) -> Source:
 
 
 def holds_tensorboard(path: Path) -> bool:
-    """Return whether a folder has files of TensorBoard's events."""
+    """Return whether a folder has event files of TensorBoard."""
     return path.is_dir() and next(path.rglob(_EVENTS), None) is not None
 
 
@@ -147,8 +147,8 @@ def read_optuna(path: Path, wanted: Wanted) -> Source:
     """Return the trials of an Optuna storage, an SQLite file or a journal.
 
     Fields are parameters, attributes of the user's own, `trial` and `study`. The metric is "value",
-    or for several objectives "value0", "value1", …; values that were reported on the way are its
-    curve. A pruned trial counts as failed.
+    or for several objectives "value0", "value1", …; intermediate values are its curve.
+    A pruned trial counts as failed.
     """
     fields, recorded, places = [], [], []
     with optuna.opened(path) as storage:
@@ -213,8 +213,8 @@ def holds_wandb(path: Path) -> bool:
 
 
 def read_wandb(path: Path, wanted: Wanted) -> Source:
-    """Refuse: the format of these files is W&B's own, and its package no longer reads it."""
+    """Refuse offline runs: the package `wandb` no longer has a reader of their format."""
     raise AblateError(
-        f"{path}: runs of Weights & Biases that were recorded offline cannot be read; `wandb sync`"
-        " them and export the table of runs, or a chart, as CSV"
+        f"{path}: runs of Weights & Biases that were recorded offline cannot be read; upload them"
+        " with `wandb sync`, and export the table of runs, or a chart, as CSV"
     )

@@ -1,4 +1,4 @@
-"""[imported]: where the runs of a study come from that ablate did not train."""
+"""[imported]: the files and columns that the imported runs of a study come from."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from ablate.study.tables import table_of
 # fields of an imported run: its parameters, tokens and FLOPs of training, where columns hold them
 PARAMS, TOKENS, FLOPS = "params", "train_tokens", "train_flops"
 RESOURCES: dict[str, Any] = {PARAMS: 1, TOKENS: 1}  # positive numbers, for [fit]
-CONTENT, SOURCE = "content", "source"  # hash of its numbers; where they stood
+CONTENT, SOURCE = "content", "source"  # hash of its numbers; file and row that they come from
 
 
 class ImportedTable(BaseModel):
-    """The keys of [imported]: what `ablate import` was told."""
+    """The keys of [imported]: the arguments of `ablate import`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     files: list[str] = Field(description="files and folders that were read")
     seed: str = Field(description="column of the seed")
-    step: str = Field("", description="column of the step, where a run has several rows")
+    step: str = Field("", description="column of the step, if a run has several rows")
     at: str | int = Field(
-        "last", description='the value that decides: "last", "best", or that of a step'
+        "last", description='the value of a curve that is compared: "last", "best", or a step'
     )
     columns: dict[str, str] = Field({}, description="factor, metric or resource → its column")
     pattern: str = Field("", description="regular expression whose named groups become columns")
-    where: list[str] = Field([], description="conditions on rows")
+    where: list[str] = Field([], description="conditions that choose rows")
 
 
 class ImportedNames(FreeNames):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Fields = dict[str, Any]  # field of a run's configuration, or a budget → value
 Keep = Literal["none", "final", "best"]  # which weights of a run are kept
-WIDEST = 4  # steps beyond each end of the ladder of [tune] that a search may go
+WIDEST = 4  # most steps that a search may go beyond each end of the ladder of [tune]
 TUNE_KEYS = ("points", "seeds", "per")  # of [tune], besides the field that is found
 
 
@@ -67,7 +67,7 @@ class Tune:
     # factors whose levels make a group: all of them for "cell", none for "study"
     per: tuple[str, ...]
     field: str = "lr"  # what is found
-    whole: bool = False  # whether it is a whole number
+    whole: bool = False  # whether the field is a whole number
     down: int = WIDEST  # steps below `low` that a search may go
     up: int = WIDEST  # steps above `high`
 
@@ -82,7 +82,7 @@ class Tune:
         return max(1, round(exact)) if self.whole else float(f"{exact:.3g}")
 
     def value(self, stored: float) -> float:
-        """Return a rate as a run has it: a whole number, where rates are."""
+        """Return a stored rate as the value of a run: an int if rates are whole numbers."""
         return round(stored) if self.whole else stored
 
     @property
@@ -209,12 +209,12 @@ class Study:
 
     @property
     def own(self) -> bool:
-        """Whether its runs are not ablate's: of a script, or imported."""
+        """Whether its runs are of a script or imported, and not of ablate's own training."""
         return self.kind != "transformer"
 
     @property
     def reported(self) -> str:
-        """The name under which runs report the metric, without which of its values decides."""
+        """The name under which runs report the metric, without the prefix "best "."""
         return self.metric.removeprefix("best ") if self.own else self.metric
 
     def seed_fields(self, seed: int) -> Fields:

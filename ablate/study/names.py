@@ -46,11 +46,13 @@ class Names(Protocol):
         ...
 
     def tuned(self, name: str) -> tuple[type | None, bool]:
-        """Return int, float or, where the file decides, None for a key that [tune] may find, and
-        whether a search may leave the range of the file.
+        """Return the type of a number that [tune] may find, and whether a search may leave the
+        range of the study file.
+
+        The type is int, float, or None if that range decides.
 
         Raises:
-            AblateError: Without a line, if it may not.
+            AblateError: Without a line, if [tune] may not find this key.
         """
         ...
 
@@ -110,7 +112,7 @@ class TransformerNames:
             return numbers[name], CATALOGUE[name].field is None
         if name in settable():
             raise AblateError(
-                f"[tune] does not find {name}: it finds {', '.join(numbers)}, or a number that a"
+                f"[tune] cannot find {name}; it may find {', '.join(numbers)}, or a number that a"
                 f" level of your own declares; make {name} a factor"
             )
         raise unknown("key of [tune]", name, [*numbers, *TUNE_KEYS])

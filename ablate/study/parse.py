@@ -67,7 +67,7 @@ class StudyFile(BaseModel):
     )
     command: dict[str, Any] | None = Field(None, description="the script that makes a run")
     imported: dict[str, Any] | None = Field(
-        None, description="where imported runs come from; `ablate import` writes it"
+        None, description="files and columns of imported runs; `ablate import` writes this table"
     )
     match: dict[str, Any] = Field(
         {}, description="what the cells of a stratum have in common with its baseline"
@@ -155,7 +155,7 @@ def parse(text: str, path: Path) -> Study:
 
 
 def _command(source: Source, file: StudyFile) -> tuple[Command | None, str]:
-    """Return [command], and its `at` or that of [imported]; refuse what has no effect there."""
+    """Return [command], and `at` of [command] or [imported]; refuse tables without effect there."""
     if file.command is None and file.imported is None:
         return None, ""
     table = "command" if file.command is not None else "imported"

@@ -82,7 +82,7 @@ class TuneTable(_Table):
     lr: list[Any] = Field(
         min_length=2,
         max_length=2,
-        description="the lowest and the highest learning rate; or another number, by its name",
+        description="the lowest and the highest learning rate; another number may replace `lr`",
     )
     points: int = Field(
         ge=3,
@@ -328,7 +328,7 @@ def tune(
     if len(different) < found.points:
         raise AblateError(
             f"{source.where('tune', 'points')}: tune.points = {found.points}: rounded to whole"
-            f" numbers, they are only {', '.join(different)}; give fewer points or a wider range"
+            f" numbers, they are {', '.join(different)}; give fewer points or a wider range"
         )
     return replace(
         found,
@@ -338,7 +338,7 @@ def tune(
 
 
 def _beyond(tune: Tune, names: Names, rungs: range) -> int:
-    """Return how many rungs beyond an end of a ladder, one after the other, a run may have."""
+    """Return how many rungs beyond an end of the ladder are valid and distinct values."""
     known = set(tune.ladder)
     for steps, rung in enumerate(rungs):
         try:
@@ -360,8 +360,8 @@ def fit(
         source: The study file.
         raw: The table.
         factors: [factors].
-        own: [base] of a script, or what imported runs have, of which ablate does not know N and D;
-            None for a transformer.
+        own: Fields that may state N and D: [base] of a script, or fields of imported runs; None for
+            a transformer, whose N and D are known.
     """
     if raw is None:
         return None

@@ -43,23 +43,23 @@ def words(run: str) -> tuple[str, ...]:
 
 
 def check_no_shell(template: Sequence[str]) -> None:
-    """Refuse what only a shell understands, unless one of the words is a shell.
+    """Refuse shell syntax, unless one of the words is a shell.
 
     Raises:
-        AblateError: It names the word, and what to write.
+        AblateError: The message names the word, and says what to write.
     """
     if any(word.rpartition("/")[2] in _SHELLS for word in template):
         return
     if _ASSIGNMENT.match(template[0]):
         raise AblateError(
-            f"run: {template[0]!r} is no program; to set a variable of the environment, begin with"
-            f" env, as in: env {template[0]} …"
+            f"run: {template[0]!r} is no program; to set an environment variable, begin with env:"
+            f" env {template[0]} …"
         )
     for word in template:
         if word in _OPERATORS or _VARIABLE.fullmatch(word):
             raise AblateError(
-                f"run: {word!r} is for a shell, and no shell runs the command; write it without, or"
-                " as sh -c '…' (the log of a run keeps what it prints)"
+                f"run: {word!r} is shell syntax, and no shell runs the command; remove it, or write"
+                " the command as sh -c '…' (the log of a run keeps its output)"
             )
 
 

@@ -267,8 +267,9 @@ def _of_text(source: Source) -> tuple[Facts, Split]:
         lengths.append(len(document) + len(SEPARATOR))
         given.append(held_out)
         n_bytes += lengths[-1]
-        for part, last in TAILS.parts(document, 0):
-            tails[last] += len(part) + len(SEPARATOR)
+        if not source.how:
+            for part, last in TAILS.parts(document, 0):
+                tails[last] += len(part) + len(SEPARATOR)
         if not source.named:
             groups.add(document)
     split = _split(source, len(lengths), given, groups)

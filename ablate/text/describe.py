@@ -215,8 +215,8 @@ def _of_text(corpus: Corpus, split: Split) -> Description:
         nonlocal longest, shortest
         for number, document in enumerate(source.documents()):
             if not wanted:  # in one of the two passes
-                longest = max(longest, _length(document))
-                shortest = min(shortest, _length(document))
+                length = len(document), document.origin
+                longest, shortest = max(longest, length), min(shortest, length)
             for part, held_out in split.parts(document, number):
                 if held_out is not wanted:
                     continue
@@ -242,8 +242,8 @@ def _of_text(corpus: Corpus, split: Split) -> Description:
         shared,
         distance,
         (means[0], means[1]) if split.held_out is not None else (0.0, 0.0),
-        longest,
-        shortest,
+        _named(longest),
+        _named(shortest),
         (samples[0], samples[1]),
     )
 
@@ -258,8 +258,9 @@ def _of_tokens(corpus: Corpus) -> Description:
     return Description(shared, samples=(samples[0], samples[1]))
 
 
-def _length(document: Document) -> tuple[int, str]:
-    return len(document), Path(document.origin).name
+def _named(length: tuple[int, str]) -> tuple[int, str]:
+    """Return a length with the name of the file that it is in."""
+    return length[0], Path(length[1]).name
 
 
 def _beginning(document: Document) -> str:

@@ -99,22 +99,26 @@ class Source:
 
     def documents(self, mended: Mended | None = None) -> Iterator[Document]:
         """Yield the documents, the training part first; `mended` counts what is changed."""
-        for document, _ in self.placed(mended):
+        for document, _ in self._read(mended):
             yield document
 
     def placed(self, mended: Mended | None = None) -> Iterator[tuple[Document, bool | None]]:
         """Yield each document, and whether it is held out; None where a split decides."""
+        for document, held_out in self._read(mended):
+            if self.is_held_out:
+                source, _, _ = b"".join(document.pieces()).partition(b"\t")
+                held_out = self.is_held_out(source.decode())
+            yield document, held_out
+
+    def _read(self, mended: Mended | None) -> Iterator[tuple[Document, bool | None]]:
+        """Yield each document, and whether its part is held out."""
         first = self.parts[0]
         # the rows of all parts are what those of the training part are
         like = readers.lines_in(first.files, first.format, self.reading) if self.parts[1:] else None
         counted = Mended() if mended is None else mended
         for part in self.parts:
             for document in readers.read(part.files, part.format, self.reading, counted, like):
-                held_out = part.held_out
-                if self.is_held_out:
-                    source, _, _ = b"".join(document.pieces()).partition(b"\t")
-                    held_out = self.is_held_out(source.decode())
-                yield document, held_out
+                yield document, part.held_out
 
 
 def is_glob(spec: str) -> bool:

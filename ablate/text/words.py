@@ -5,18 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 
-# of inflected and derived words, longest first
-_ENDINGS = sorted(
-    (
-        *("'s", "s'", "s", "'", "es", "e", "ed", "ing", "ings", "er", "ers", "or", "ors", "est"),
-        *("ly", "ness", "nesses", "ment", "ments", "ion", "ions", "ation", "ations", "ative"),
-        *("ive", "ives", "able", "ables", "ible", "al", "ally", "ity", "ities", "y", "ies", "ied"),
-        *("ism", "isms", "ist", "ists", "ize", "izes", "ized", "izing", "ful", "fully", "less"),
-        *("a", "o", "i", "man", "mann"),
-    ),
-    key=len,
-    reverse=True,
+# of inflected and derived words
+_ENDINGS = (
+    *("'s", "s'", "s", "'", "es", "e", "ed", "ing", "ings", "er", "ers", "or", "ors", "est"),
+    *("ly", "ness", "nesses", "ment", "ments", "ion", "ions", "ation", "ations", "ative"),
+    *("ive", "ives", "able", "ables", "ible", "al", "ally", "ity", "ities", "y", "ies", "ied"),
+    *("ism", "isms", "ist", "ists", "ize", "izes", "ized", "izing", "ful", "fully", "less"),
+    *("a", "o", "i", "man", "mann"),
 )
+_ENDING = re.compile(f"(?:{'|'.join(_ENDINGS)})$")  # finds the longest one
 _LEFT = 3  # letters that an ending leaves at least
 LONG = 10  # letters from which on a word is long
 EVERY = 10  # one stem in so many is held out
@@ -27,14 +24,9 @@ def stem(word: str) -> str:
 
     Words that share nothing else may have a stem in common; a split by stems is only the stricter.
     """
-    cut = True
-    while cut:
-        cut = False
-        for ending in _ENDINGS:
-            if word.endswith(ending) and len(word) - len(ending) >= _LEFT:
-                word, cut = word[: -len(ending)], True
-                break
-    return re.sub(r"(.)\1$", r"\1", word)
+    while found := _ENDING.search(word, _LEFT):
+        word = word[: found.start()]
+    return word[:-1] if word[-2:-1] == word[-1:] else word
 
 
 def by_stem(word: str) -> bool:

@@ -21,7 +21,7 @@ TRIED = (2, 3)  # windows of random tokens that a metric is tried with
 class OwnMetric:
     """One metric, for runs of one configuration.
 
-    A function is called with what it asks for of `ablate.metrics.GIVEN`, of one run and W windows:
+    The parameters of its function are names of `ablate.metrics.GIVEN`, for one run and W windows:
     logits [W, T, V] float32 or float64, targets [W, T] int64, losses [W, T] in nats and inputs
     [W, T] int64. It returns numbers [W, T], or [W, T, S]. A token for which it returns NaN does not
     count.
@@ -32,7 +32,7 @@ class OwnMetric:
         spelling: Bytes of each token; None if unknown.
 
     Raises:
-        AblateError: It cannot be constructed.
+        AblateError: The metric cannot be constructed.
     """
 
     def __init__(self, row: Metric, config: RunConfig, spelling: Sequence[bytes] | None) -> None:
@@ -49,14 +49,14 @@ class OwnMetric:
         self._asked = asked_for(self._tokens, GIVEN)
 
     def sums(self, given: Mapping[str, Tensor], scored: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sum of each number over the tokens that count, and how many do: [S] each.
+        """Return the sum of each number over the tokens that count, and their count: [S] each.
 
         Args:
-            given: By the names of `ablate.metrics.GIVEN`.
+            given: Name of `ablate.metrics.GIVEN` → tensor.
             scored: Whether each token is scored, [W, T].
 
         Raises:
-            AblateError: It fails, or returns something else than numbers of each token.
+            AblateError: The metric fails, or does not return numbers for each token.
         """
         try:
             found: Any = self._tokens(**{name: given[name] for name in self._asked})
@@ -91,8 +91,8 @@ class OwnMetric:
         """
         if not (counts > 0).all():
             raise AblateError(
-                f"metric {self.row.name!r}: no scored token of the held-out text counts, since it"
-                " is NaN for all of them; read more text: [eval] tokens"
+                f"metric {self.row.name!r}: every scored token of the held-out text gives"
+                " NaN; read more text: [eval] tokens"
             )
         means = (sums / counts).float()
         try:
@@ -101,7 +101,7 @@ class OwnMetric:
             raise self._failed(error) from error
 
     def tried(self, config: RunConfig, device: torch.device | str) -> None:
-        """Measure random logits, so that a metric which does not work fails before training.
+        """Apply the metric to random logits, so that an error appears before training.
 
         Raises:
             AblateError: As for `sums`.
@@ -135,7 +135,7 @@ class OwnScore:
         """Add windows; those of a member that has diverged are left out.
 
         Args:
-            given: By the names of `ablate.metrics.GIVEN`, [K, W, T, …] each.
+            given: Name of `ablate.metrics.GIVEN` → tensor [K, W, T, …].
             scored: Whether each token is scored, [K, W, T].
         """
         for k in range(self._pack if self._metrics else 0):
@@ -172,10 +172,10 @@ def own_metrics(
     spelling: Sequence[bytes] | None,
     device: torch.device | str,
 ) -> list[OwnMetric]:
-    """Return the metrics of these names, each tried.
+    """Return the metrics of these names, after trying each.
 
     Raises:
-        AblateError: One does not work.
+        AblateError: A metric does not work.
     """
     made = [OwnMetric(METRICS[name], config, spelling) for name in names]
     for one in made:
@@ -184,7 +184,7 @@ def own_metrics(
 
 
 def random_tokens(config: RunConfig, windows: int, device: torch.device | str) -> dict[str, Tensor]:
-    """Return what a metric may ask for, of random logits and tokens."""
+    """Return the arguments of a metric, with random logits and tokens."""
     generator = torch.Generator().manual_seed(windows)
     shape = windows, config.n_ctx
     logits = torch.randn(*shape, config.n_vocab, generator=generator)

@@ -1,4 +1,4 @@
-"""Models of runs whose weights are kept: load them, let them write, save them for others."""
+"""Models of runs whose weights are kept: load them, generate text, save them for `transformers`."""
 
 from ablate.trained.model import Model, load_model
 from ablate.trained.tokens import MASK, TextTokenizer

@@ -1,7 +1,7 @@
-"""Runs whose model the `transformers` library has too: GPT-2, BERT, GPT-NeoX, Llama.
+"""Runs whose model is also in the `transformers` library: GPT-2, BERT, GPT-NeoX, Llama.
 
-A row of `ARCHITECTURES` says which levels a model of that library has, and maps names. It is also
-what `tests/test_model_references.py` compares the models by.
+A row of `ARCHITECTURES` says which levels a model of that library has, and maps names of
+parameters. `tests/test_model_references.py` compares the models with these rows.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ablate.text.tokenizers import Bytes, byte_level
 from ablate.trained.model import Model
 from ablate.trained.tokens import MASK, TextTokenizer
 
-CLOSE = 1e-4  # most that the logits of both may differ by, relative to the largest
+CLOSE = 1e-4  # largest allowed difference of logits, relative to the largest logit
 _ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu"}
 _GATED = {"swiglu": "silu"}
-# Fields that change no function from tokens to logits, or any value of which is possible. All
-# others have their default, or a value that an architecture names.
+# Fields that do not change the function from tokens to logits, or of which any value can be saved.
+# All other fields have their default, or a value that an architecture names.
 _FREE_GROUPS = ("training", "data")
 _FREE = (
     *("n_layer", "d_model", "d_mlp", "n_head", "n_kv_head", "d_head", "n_ctx", "n_vocab"),
@@ -48,10 +48,10 @@ class Architecture:
         outside: Our modules outside of blocks → theirs; the head follows from their model.
         blocks: The name of a block, with {} for its number.
         inside: Our modules in a block → theirs.
-        transposed: Those of theirs whose matrices have inputs first.
-        joint: Their one map to queries, keys and values; "" where there are three.
-        join: Run, and ours of queries, keys and values → theirs.
-        zeros: Run → their parameters that ours lacks, which are zero.
+        transposed: Their modules whose matrices have inputs first.
+        joint: Their one matrix for queries, keys and values; "" if they have three.
+        join: Run, and our parameters of queries, keys and values → their joint parameter.
+        zeros: Run → their parameters that our model lacks, which are zero.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Architecture:
         return found
 
     def make(self, config: RunConfig) -> Any:
-        """Return the model of the library for a run, with weights that are not the run's."""
+        """Return the model of the library for a run, with random weights."""
         library = _library()
         made = getattr(library, self.model)
         sizes = {
@@ -100,7 +100,7 @@ class Architecture:
     def weights(
         self, config: RunConfig, ours: Mapping[str, Tensor], theirs: Any
     ) -> dict[str, Tensor]:
-        """Return our parameters as theirs; a linear function, that of gradients too.
+        """Return our parameters under their names. The map is linear, so it also maps gradients.
 
         Args:
             config: The run.
@@ -140,7 +140,7 @@ class Architecture:
 
 
 _PARTS = ("query", "key", "value")
-_SCALED = ("embedding", "position.table")  # what is multiplied on entry
+_SCALED = ("embedding", "position.table")  # multiplied by a constant on entry
 
 
 def tied(config: RunConfig) -> bool:
@@ -153,13 +153,13 @@ def tied(config: RunConfig) -> bool:
 
 
 def _by_head(config: RunConfig, parts: Sequence[Tensor]) -> Tensor:
-    """Queries, keys and values of a head after one another, head after head."""
+    """Return the rows of queries, keys and values, grouped by head."""
     heads = [part.unflatten(0, (config.n_head, config.d_head)) for part in parts]
     return torch.stack(heads, 1).flatten(0, 2)
 
 
 def _usual(config: RunConfig) -> dict[str, Any]:
-    """The names that most configurations of the library share."""
+    """Return the settings that most configurations of the library share."""
     activation = _ACTIVATIONS | _GATED
     return {
         "hidden_size": config.d_model,
@@ -315,10 +315,11 @@ ARCHITECTURES = (
 
 
 def architecture_of(config: RunConfig) -> Architecture:
-    """Return the model of the library that a run is.
+    """Return the architecture of the library that a run has.
 
     Raises:
-        AblateError: There is none; the message names the fields that the nearest one lacks.
+        AblateError: The library has none; the message names the fields that the most similar one
+            does not support.
     """
     refused = {one.name: one.refused(config) for one in ARCHITECTURES}
     for one in ARCHITECTURES:
@@ -330,8 +331,8 @@ def architecture_of(config: RunConfig) -> Architecture:
         for field, levels in refused[nearest].items()
     ]
     raise AblateError(
-        f"transformers has no model of this run; the nearest, {nearest}, lacks {'; '.join(lacks)}."
-        f" What can be saved: {'; '.join(_representable(refused[nearest]))}"
+        f"transformers has no such model; the most similar, {nearest}, lacks {'; '.join(lacks)}."
+        f" Levels that can be saved: {'; '.join(_representable(refused[nearest]))}"
     )
 
 
@@ -356,22 +357,22 @@ def save(model: Model, folder: Path) -> str:
     """Save a model and its tokenizer in a folder, from which the Auto classes of `transformers`
     load them.
 
-    A tokenizer of bytes becomes one whose 256 pieces are the bytes, which reads text in UTF-8.
+    A tokenizer of bytes becomes a tokenizer of UTF-8 text with 256 tokens, one for each byte.
 
     Args:
         model: The model.
-        folder: Where; it is made if it does not exist.
+        folder: The folder to save in; it is made if it does not exist.
 
     Returns:
         What the model is in `transformers`, such as "GPT-2".
 
     Raises:
-        AblateError: The library has no such model, or is not installed; the folder holds files.
+        AblateError: The library is not installed or has no such model, or the folder is not empty.
     """
     found = architecture_of(model.config)
     _library()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise AblateError(f"{folder} exists and is no empty folder; give another one")
+        raise AblateError(f"{folder} exists and is not an empty folder; name another folder")
     theirs = found.make(model.config)
     ours = {
         name: parameter.detach()[0].to("cpu", torch.float32)
@@ -393,7 +394,7 @@ def save(model: Model, folder: Path) -> str:
 
 @torch.inference_mode()
 def _compare(model: Model, theirs: Any) -> None:
-    """Refuse a model whose logits are not ours, as another version of the library may make them."""
+    """Refuse a model whose logits differ from ours: another version of the library may differ."""
     config, device = model.config, next(model.parameters()).device
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(config.n_vocab, (1, config.n_ctx), generator=generator)
@@ -403,8 +404,8 @@ def _compare(model: Model, theirs: Any) -> None:
     worst = float((found - expected).abs().max() / expected.abs().max())
     if not worst < CLOSE:
         raise AblateError(
-            f"transformers {_library().__version__} computes other logits for this model, by up to"
-            f" {worst:.2g} of the largest: nothing was saved"
+            f"transformers {_library().__version__} computes different logits for this model, by up"
+            f" to {worst:.2g} of the largest logit: nothing was saved"
         )
 
 
@@ -412,8 +413,8 @@ def tokenizer_for(of: TextTokenizer, config: RunConfig) -> Any:
     """Return a tokenizer of the transformers library that gives the tokens of a run.
 
     Raises:
-        AblateError: The run's tokenizer leaves numbers unused, so that no token can have that of
-            the mask.
+        AblateError: The run's tokenizer leaves numbers unused, so that `transformers` gives the
+            mask another number.
     """
     import tokenizers
 

@@ -24,16 +24,16 @@ class Model(nn.Module):
 
     Attributes:
         config: The run's configuration.
-        about: The run, which of its weights these are, and their held-out loss.
+        about: The run, whether these are its final or best weights, and their held-out loss.
         tokenizer: Encodes and decodes text.
         transformer: The model as a pack of one: [1, B, T] → [1, B, T, V].
 
     Args:
         kept: The weights, by the names of the parameters and buffers of one run.
-        about: What the file says of them. Code of the user's own that it holds is run.
+        about: The metadata of the file. Code of the user's own in it is run.
 
     Raises:
-        AblateError: The code is not what made the run, or the weights are of another model.
+        AblateError: The code is not that of the run, or the weights do not fit the model.
     """
 
     def __init__(self, kept: dict[str, Tensor], about: About):
@@ -48,17 +48,17 @@ class Model(nn.Module):
             self.transformer.load_state_dict({name: one[None] for name, one in kept.items()})
         except RuntimeError as error:
             raise AblateError(
-                f"the weights of run {about.key[:12]} are not those of its model as this version of"
-                f" ablate ({about.version} wrote them) builds it: {' '.join(str(error).split())}"
+                f"the weights of run {about.key[:12]} (written by ablate {about.version}) do not"
+                f" fit the model that this version of ablate builds: {' '.join(str(error).split())}"
             ) from None
         self.eval()
 
     def forward(self, tokens: Tensor, source: Tensor | None = None) -> Tensor:
-        """Return the logits of tokens: of the next one, or of the hidden ones.
+        """Return the logits of the next token at each position, or of hidden tokens.
 
         Args:
-            tokens: [B, T] int64; T is at most n_ctx where positions beyond it are not defined.
-            source: What the encoder reads, [B, S] int64; None for a model without one.
+            tokens: [B, T] int64; T is at most n_ctx if positions beyond n_ctx are not defined.
+            source: Tokens that the encoder reads, [B, S] int64; None for a model without encoder.
 
         Returns:
             [B, T, V] in the precision of the weights.
@@ -79,8 +79,8 @@ class Model(nn.Module):
         for code in about.use:
             if code.text is not None and of_text(code.name, code.text).version != code.version:
                 raise AblateError(
-                    f"the text of {code.name} in the weights of run {about.key[:12]} is not the one"
-                    " that made it"
+                    f"the code of {code.name} in the file of weights of run {about.key[:12]} is not"
+                    " the code that trained the run"
                 )
         if about.use:
             outside.use(about.use)
@@ -91,8 +91,8 @@ def load_model(
 ) -> Model:
     """Return the model of a run whose weights are kept, in evaluation mode, with its tokenizer.
 
-    Where the run has levels of the user's own, the text of their file, which is kept with the
-    weights, is run.
+    If the run has levels of the user's own, this runs the Python code of their file, which is kept
+    with the weights.
 
     Args:
         run: Number of the run, the start of its key, or a file of weights, which needs no database.
@@ -104,7 +104,7 @@ def load_model(
         `decode`), `config` and `about`.
 
     Raises:
-        AblateError: There is no such run, it has no weights, or they cannot be read.
+        AblateError: There is no such run, the run has no weights, or the weights cannot be read.
     """
     if isinstance(run, Path) or str(run).endswith(".safetensors"):
         path, key = Path(str(run)), ""

@@ -1,4 +1,4 @@
-"""Text by a trained model: a causal one continues it, a masked one fills its masks."""
+"""Text from a trained model: a causal model continues a text, a masked model fills its masks."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ def sample(
     """Return a text continued by a causal model, with its masks filled by a masked one, or the
     target that a model of pairs decodes for it.
 
-    A causal model reads the last n_ctx tokens at most, and stops where its document ends; what ends
-    it is left out. A masked model fills the mask that it is surest of first, then reads the text
-    again.
+    A causal model reads the last n_ctx tokens at most, and stops where its document ends; the
+    separator is left out. A masked model first fills the mask whose likeliest token has the highest
+    probability, then reads the text again.
 
     Args:
         model: The model.
-        text: What is continued, or has `MASK` for each token that is hidden; "" begins a document.
-        tokens: Most tokens to add; a masked model adds none.
+        text: The text to continue, or a text with `MASK` for each token that is hidden; "" begins a
+            document.
+        tokens: Largest number of tokens to add; a masked model adds none.
         temperature: Divides the logits; 0 takes the likeliest token. By default 1 for a causal
             model, 0 for a masked one.
-        top_k: Choose among so many likeliest tokens; None for all.
-        seed: Of the choice: equal arguments give equal text.
-        beam: Of a model of pairs: hypotheses that are kept; 1 is greedy.
+        top_k: Number of likeliest tokens to choose among; None for all.
+        seed: Seed of the random choices: equal arguments give equal text.
+        beam: For a model of pairs, the number of hypotheses that are kept; 1 is greedy.
 
     Raises:
         AblateError: A causal model gets a mask, a masked one gets none or more text than n_ctx
@@ -47,17 +48,20 @@ def sample(
     if model.config.part("objective").pairs:
         if temperature is not None or top_k is not None:
             raise AblateError(
-                "this model decodes the target of a pair and draws no token: use beam"
+                "this model decodes the target of a pair without random choices: use beam instead"
+                " of temperature and top_k"
             )
         return _target(model, text, beam)
     masked = model.tokenizer.mask is not None
     if temperature is None:
         temperature = 0.0 if masked else 1.0
     if not 0 <= temperature < float("inf"):
-        raise AblateError(f"temperature = {temperature:g}: give a number from 0 on")
+        raise AblateError(f"temperature = {temperature:g}: a number of at least 0 is wanted")
     choice = _Choice(temperature, top_k, torch.Generator().manual_seed(seed))
     if not masked and MASK in text:
-        raise AblateError(f"this model is causal: it continues a text and fills no {MASK}")
+        raise AblateError(
+            f"this model is causal: remove {MASK}; a causal model only continues a text"
+        )
     given = model.tokenizer.encode(text)
     made = _fill(model, given, choice) if masked else _continue(model, given, tokens, choice)
     return model.tokenizer.decode(made)
@@ -87,7 +91,7 @@ def _continue(model: Model, given: list[int], n: int, choice: _Choice) -> list[i
     made: list[int] = []
     read = given or list(ends)  # a document begins after the end of another
     if not read:
-        raise AblateError("the text has no token: give the model a text to continue")
+        raise AblateError("the text is empty: give the model a text to continue")
     while len(made) < n and not (made and ends and tuple(made[-len(ends) :]) == ends):
         window = [*read, *made][-model.config.n_ctx :]
         made.append(choice(_logits(model, window)[-1]))
@@ -100,7 +104,7 @@ def _fill(model: Model, given: list[int], choice: _Choice) -> list[int]:
     mask, n_ctx = model.tokenizer.mask, model.config.n_ctx
     if mask not in given:
         raise AblateError(
-            f"this model is masked: it fills each {MASK} of a text, and the text has none"
+            f"the text has no {MASK}, and this model is masked: it only fills each {MASK} of a text"
         )
     if len(given) > n_ctx:
         raise AblateError(
@@ -120,8 +124,8 @@ def _target(model: Model, text: str, beam: int) -> str:
     source = tokenizer.encode(text)
     if len(source) + 2 > n_ctx:
         raise AblateError(
-            f"the text has {len(source):,} tokens, and a row of n_ctx = {n_ctx:,} has no place for"
-            " a target behind it"
+            f"the text has {len(source):,} tokens, and a row of n_ctx = {n_ctx:,} has no space for"
+            " a target after it"
         )
     assert tokenizer.inner is not None
     device = next(model.parameters()).device

@@ -1,4 +1,4 @@
-"""The tokenizer of a run, for text."""
+"""The tokenizer of a run, with `[MASK]`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.text import tokenizers
 
-MASK = "[MASK]"  # how a text writes the mark of a masked model
+MASK = "[MASK]"  # how a text writes the token of a masked model for a hidden token
 
 
 class TextTokenizer:
-    """From text to the tokens of a run, and back.
+    """Encodes text as the tokens of a run, and decodes tokens.
 
     Attributes:
-        mask: The token that stands for a hidden one, which a text writes as `MASK`; None where the
-            model is not masked.
+        mask: The token that replaces a hidden token, written as `MASK` in a text; None if the model
+            is not masked.
         separator: Tokens that stand after each document.
-        inner: The tokenizer without `MASK`; None for a corpus that holds tokens alone.
+        inner: The tokenizer without `MASK`; None if the corpus holds only tokens.
 
     Args:
         config: The run.
-        content: Content of its tokenizer's file, as the weights have it.
+        content: Content of its tokenizer's file, from the file of weights.
     """
 
     def __init__(self, config: RunConfig, content: bytes):
@@ -37,10 +37,10 @@ class TextTokenizer:
         self.separator = tuple(self.inner.separator) if self.inner else ()
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text; in that of a masked model, `MASK` is one token.
+        """Return the tokens of a text; for a masked model, `MASK` in the text is one token.
 
         Raises:
-            AblateError: The run's text is tokens alone, or the tokenizer cannot encode this one.
+            AblateError: The corpus holds only tokens, or the tokenizer cannot encode the text.
         """
         parts = [text] if self.mask is None else text.split(MASK)
         tokens: list[int] = []
@@ -53,11 +53,11 @@ class TextTokenizer:
                 piece = part.encode("utf-8", "surrogateescape")
                 tokens += self._of_text().encode([piece])[0] if piece else []
             except UnicodeError:
-                raise AblateError(f"tokenizer {self.name!r} reads text in UTF-8 alone") from None
+                raise AblateError(f"tokenizer {self.name!r} reads only UTF-8 text") from None
         return tokens
 
     def decode(self, tokens: Iterable[int] | Tensor) -> str:
-        """Return the text of tokens; bytes that are no UTF-8 become U+FFFD."""
+        """Return the text of tokens; bytes that are not valid UTF-8 become U+FFFD."""
         inner = self._of_text()
         numbers = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
         return "".join(
@@ -68,5 +68,5 @@ class TextTokenizer:
 
     def _of_text(self) -> tokenizers.Tokenizer:
         if self.inner is None:
-            raise AblateError("the corpus of this run holds tokens, and no tokenizer gives text")
+            raise AblateError("the corpus of this run holds only tokens: no tokenizer decodes them")
         return self.inner
