@@ -213,7 +213,7 @@ def _key(run: ImportedRun) -> Key:
 def _made(
     factors: Mapping[str, list[Level]], run: ImportedRun, old: store.Stored | None
 ) -> tuple[Run, list[Difference]]:
-    """Return a run as the database has it, and the stored numbers that it has not or otherwise."""
+    """Return a run as it is to be stored, and the stored numbers that it contradicts or lacks."""
     fields: dict[str, Any] = dict(run.resources)
     for (name, levels), own in zip(factors.items(), run.cell, strict=True):
         # a number that stands among texts in a later file is the number that it was
