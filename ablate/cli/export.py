@@ -139,13 +139,10 @@ def _format(where: str) -> str:
 
 
 def _write(content: str | bytes, out: Path) -> None:
-    """Write next to the file, then rename: an existing file is replaced only by a complete one."""
-    part = out.with_name(f"{out.name}.part")
+    """Write a file, packed if its name says so: equal numbers give equal bytes."""
+    from ablate.paths import atomic
+
     data = content.encode() if isinstance(content, str) else content
-    try:
-        # without a time, so that the same numbers give the same bytes
-        packed = out.suffix.lower() == ".gz"
+    packed = out.suffix.lower() == ".gz"
+    with atomic(out) as part:
         part.write_bytes(gzip.compress(data, mtime=0) if packed else data)
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
