@@ -17,10 +17,13 @@ import trained_study
 from cli_helpers import Run
 
 import ablate
-from ablate import outside, store, text
+from ablate import __version__, outside, store, text
+from ablate.components.block import Parallel
+from ablate.config import NUMERICS
 from ablate.data.batches import gather, held_out_starts
 from ablate.data.objectives import Masked
 from ablate.errors import AblateError
+from ablate.kinds.transformer import Transformer
 from ablate.plan import plan
 from ablate.results import database
 from ablate.study import load
@@ -164,6 +167,20 @@ def test_changed_code_in_a_file_of_weights_is_refused(db: str, tmp_path: Path) -
     weights.write(path, kept, replace(about, use=edited))
     with pytest.raises(AblateError, match=r"parts\.py .* not the code"):
         ablate.load_model(path)
+
+
+@pytest.mark.parametrize("what", ["numerics", "revision"])
+def test_weights_of_other_mathematics_are_refused(
+    ablate: Run, db: str, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A later version of ablate, in which such a run has another key."""
+    if what == "numerics":
+        monkeypatch.setattr(Transformer, "numerics", NUMERICS + 1)
+    else:
+        monkeypatch.setattr(Parallel, "revision", lambda *_: 1)
+    code, out, err = ablate("sample", str(run_of(db, "neox")), "It is", "--db", db)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"by ablate {__version__}" in err and "train the run again" in err
 
 
 # -- text ------------------------------------------------------------------------------------------
@@ -432,7 +449,7 @@ def test_merge_copies_weights_and_names_none_that_are_not_there(
     file_of(copy, "neox").unlink()
     target = str(tmp_path / "target.db")
     code, out, _ = ablate("db", "merge", copy, "--db", target)
-    assert code == 0 and "7 files of weights copied" in out
+    assert code == 0 and "8 files of weights copied" in out
     assert file_of(target, "own").read_bytes() == file_of(copy, "own").read_bytes()
     assert ablate("db", "check", "--db", target)[0] == 0
     code, _, err = ablate("sample", str(run_of(target, "neox")), "--db", target)
