@@ -88,18 +88,22 @@ def weights(db: Database, name: str) -> tuple[Path, str]:
         AblateError: It has none; the message says how to get them.
     """
     (run,) = find(db, name)
-    paths = [
-        path for kind in WEIGHTS.values() for path, its in run.artifacts.items() if its == kind
+    key = run.row["key"]
+    named = [
+        db.kept(key, kind, path)
+        for kind in WEIGHTS.values()
+        for path, its in run.artifacts.items()
+        if its == kind
     ]
-    if not paths:
+    if not named:
         raise AblateError(f"run {name} has no weights: {_why_none(run)}")
-    files = [file for file in map(db.kept, paths) if file is not None and file.is_file()]
+    files = [file for file in named if file is not None and file.is_file()]
     if not files:
         raise AblateError(
             f"the weights of run {name} are no longer in {db.weights}; `ablate db check --repair`"
             " and then `ablate run` train it again"
         )
-    return files[0], run.row["key"]
+    return files[0], key
 
 
 def _why_none(run: RunDetails) -> str:
