@@ -14,7 +14,7 @@ import safetensors
 import torch
 import torch.nn.functional as F
 import trained_study
-from cli_helpers import Run
+from cli_helpers import Run, measure
 
 import ablate
 from ablate import __version__, outside, store, text
@@ -26,9 +26,10 @@ from ablate.errors import AblateError
 from ablate.kinds.transformer import Transformer
 from ablate.plan import plan
 from ablate.results import database
+from ablate.store import register
 from ablate.study import load
 from ablate.train import weights
-from ablate.trained import hugging_face
+from ablate.trained import hugging_face, load_model
 from ablate.trained.sample import sample
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -455,6 +456,34 @@ def test_merge_copies_weights_and_names_none_that_are_not_there(
     code, _, err = ablate("sample", str(run_of(target, "neox")), "--db", target)
     assert code == 2 and "has no weights" in err
     assert "copied" not in ablate("db", "merge", copy, "--db", target)[1]
+
+
+@pytest.mark.parametrize("what", ["imported", "command"])
+def test_runs_of_kinds_without_weights_get_no_advice_to_keep_them(
+    ablate: Run, tmp_path: Path, what: str
+) -> None:
+    """Neither an imported run nor that of a script can be trained again for its weights."""
+    path = str(tmp_path / "ablate.db")
+    if what == "imported":
+        Path("a.csv").write_text("x,seed,m\n1,0,2.5\n2,0,2.0\n")
+        named = ("--metric", "m", "--factor", "x", "--seed", "seed", "--db", path)
+        assert ablate("import", "a.csv", "--study", "a", *named)[0] == 0
+    else:
+        Path("a.toml").write_text(
+            'name = "a"\nquestion = "?"\nmetric = "m"\ngoal = "lower"\nseeds = 1\n'
+            '[factors]\nx = [1, 2]\n[command]\nrun = "true {x} {seed}"\n'
+        )
+        made = plan(load("a.toml"))
+        with store.open(path, create=True) as opened:
+            register.register(opened, made)
+            measure(opened, made.runs, lambda run: 0.1)
+    for command in (("sample", "1"), ("export", "1", "out", "--to", "transformers")):
+        code, out, err = ablate(*command, "--db", path)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert ("imported" if what == "imported" else "script") in err and "trains" not in err
+    with pytest.raises(AblateError, match="run 1 has no weights"):
+        load_model(1, path)
+    assert not Path("out").exists()
 
 
 def test_a_key_of_run_that_is_wrong_is_one_line(ablate: Run, tmp_path: Path) -> None:

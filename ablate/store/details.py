@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from ablate import kinds
 from ablate.errors import AblateError
 from ablate.store.database import Database
 from ablate.store.records import WEIGHTS
@@ -109,8 +110,8 @@ def weights(db: Database, name: str) -> tuple[Path, str]:
 def _why_none(run: RunDetails) -> str:
     """Say why a run has no weights, and what to do."""
     studies = [one.study for one in run.members if one.active and one.role == "compare"]
-    if run.row["kind"] == "command":
-        return "[run] keep is for transformers, and a script keeps its own files"
+    if never := kinds.kind(run.row["kind"]).no_weights:
+        return never
     if run.status != "complete":
         return f"it is {run.status}, and complete runs alone keep theirs"
     if not studies:
