@@ -282,6 +282,26 @@ def test_a_saved_model_is_the_same_in_transformers(db: str, tmp_path: Path, leve
         hugging_face.save(model, tmp_path / "out")
 
 
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_model_that_cannot_be_saved_leaves_nothing(
+    db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    model, out = ablate.load_model(run_of(db, "llama"), db), tmp_path / "out"
+    if exists:
+        out.mkdir()
+
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transformers.PreTrainedTokenizerFast, "save_pretrained", full)
+        with pytest.raises(OSError, match="no space"):
+            hugging_face.save(model, out)
+    assert [path.name for path in tmp_path.rglob("*")] == (["out"] if exists else [])
+    assert hugging_face.save(model, out) == "Llama" and (out / "config.json").exists()
+
+
 def test_the_command_saves_a_run(ablate: Run, db: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     to = ("--to", "transformers", "--db", db)

@@ -30,13 +30,16 @@ class Place(NamedTuple):
     module: str  # in this package: its `write` takes the arguments of `write` below after `to`
     default: str  # destination if none is given: where the program itself looks
     meaning: str  # for the help of the command
+    one_run: bool = False  # whether it takes one run, which the user names, and no study
 
 
 PLACES = {
     "tensorboard": Place("tensorboard", "runs", "a folder of event files"),
     "mlflow": Place("mlflow", "mlflow.db", "a database, or any tracking URI"),
     "wandb-offline": Place("wandb", ".", "a folder, which gets a folder wandb for `wandb sync`"),
-    "transformers": Place("hugging_face", "model", "an empty folder for the model of RUN"),
+    "transformers": Place(
+        "hugging_face", "model", "an empty folder for the model of RUN", one_run=True
+    ),
 }
 
 
