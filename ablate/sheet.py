@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ablate.errors import AblateError, unknown
+from ablate.errors import AblateError, missing, unknown
 
 PACKED = {b"\x1f\x8b": gzip.decompress, b"BZh": bz2.decompress, b"\xfd7zXZ": lzma.decompress}
 DELIMITERS = ",;\t|"
@@ -151,10 +151,7 @@ def _excel(path: Path, data: bytes, wanted: Callable[[Sequence[str]], bool]) -> 
     try:
         sheets = pd.read_excel(io.BytesIO(data), sheet_name=None, header=None, dtype=object)
     except ImportError:
-        raise AblateError(
-            f"{path}: an Excel file needs openpyxl: pip install 'ablate-studies[excel]', or save"
-            " it as .csv"
-        ) from None
+        raise AblateError(f"{path}: {missing('openpyxl', 'excel')}, or save it as .csv") from None
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise AblateError(f"{path}: cannot be read ({error})") from None
     filled = {

@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from ablate.errors import AblateError
-
 if TYPE_CHECKING:
     from ablate.store import Database
 
@@ -64,8 +62,3 @@ def write(to: str, database: Database, name: str, where: str, role: str) -> str:
     module = importlib.import_module(f"ablate.export.{place.module}")
     said: str = module.write(database, name, where or place.default, role)
     return said
-
-
-def missing(library: str) -> AblateError:
-    """Return the error for a library that is not installed, whose extra has the same name."""
-    return AblateError(f"{library} is not installed: pip install 'ablate-studies[{library}]'")

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ablate.errors import AblateError
-from ablate.export import missing, runs
+from ablate.errors import AblateError, missing
+from ablate.export import runs
 from ablate.export.runs import Exported, Run
 from ablate.paths import digest
 from ablate.store import Database

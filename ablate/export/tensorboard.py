@@ -9,7 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ablate.export import missing, runs
+from ablate.errors import missing
+from ablate.export import runs
 from ablate.export.runs import Run
 from ablate.kinds import SEEDS
 from ablate.paths import file_name

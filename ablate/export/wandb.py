@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ablate import formats
-from ablate.errors import AblateError
-from ablate.export import missing, runs
+from ablate.errors import AblateError, missing
+from ablate.export import runs
 from ablate.export.runs import Run
 from ablate.paths import digest
 from ablate.store import Database

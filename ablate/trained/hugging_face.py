@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig, field_info
-from ablate.errors import AblateError, written
+from ablate.errors import AblateError, missing, written
 from ablate.model.norm import EPSILON
 from ablate.text.tokenizers import Bytes, byte_level
 from ablate.trained.model import Model
@@ -474,7 +474,5 @@ def _library() -> Any:
 
             transformers.utils.logging.disable_progress_bar()
     except ImportError:
-        raise AblateError(
-            "transformers is not installed: pip install 'ablate-studies[transformers]'"
-        ) from None
+        raise missing("transformers") from None
     return transformers
