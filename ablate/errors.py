@@ -14,6 +14,16 @@ class UnlocatedError(AblateError):
     """An error that no line of a study file caused, found while one was read."""
 
 
+def missing(library: str, extra: str = "") -> AblateError:
+    """Return the error for a library that is not installed.
+
+    Args:
+        library: Its name.
+        extra: The extra of ablate that installs it; "" for one of the same name.
+    """
+    return AblateError(f"this needs {library}: pip install 'ablate-studies[{extra or library}]'")
+
+
 def nearest(word: object, choices: Iterable[object]) -> str | None:
     """Return the choice that looks most like `word`, or None."""
     by_text = {str(choice).lower(): str(choice) for choice in choices}

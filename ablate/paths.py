@@ -1,10 +1,13 @@
-"""Paths as users write them, and names of files for any text."""
+"""Paths as users write them, names of files for any text, and files that are written whole."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _LONGEST = 120  # bytes of a file name before its hash
@@ -41,3 +44,40 @@ def file_name(text: str, also: str = "") -> str:
 def digest(text: str, digits: int = 8) -> str:
     """Return hexadecimal digits that tell `text` from other texts."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:digits]
+
+
+def temporary(path: Path) -> Path:
+    """Return the name that a file has while it is written; see `atomic`."""
+    return path.with_name(path.name + ".tmp")
+
+
+@contextmanager
+def atomic(path: Path, earlier: Path | None = None) -> Iterator[Path]:
+    """Yield the name under which a file is to be written; then sync it and rename it to `path`.
+
+    After an error the new file is deleted, and an existing one stays.
+
+    Args:
+        path: The file, in a folder that exists.
+        earlier: The name that an existing file gets; None to replace it.
+    """
+    part = temporary(path)
+    try:
+        yield part
+        _sync(part)
+        if earlier is not None and path.exists():
+            path.replace(earlier)
+        part.replace(path)
+    except BaseException:  # such as a full disk: free the space
+        part.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    """Write a file, or the names in a folder, to the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

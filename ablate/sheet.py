@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ablate.errors import AblateError, unknown
+from ablate.errors import AblateError, missing, unknown
 
 PACKED = {b"\x1f\x8b": gzip.decompress, b"BZh": bz2.decompress, b"\xfd7zXZ": lzma.decompress}
 DELIMITERS = ",;\t|"
@@ -159,10 +159,7 @@ def _excel(path: Path, data: bytes, wanted: Callable[[Sequence[str]], bool]) -> 
             na_values=[""],
         )
     except ImportError:
-        raise AblateError(
-            f"{path}: an Excel file needs openpyxl: pip install 'ablate-studies[excel]', or save"
-            " it as .csv"
-        ) from None
+        raise AblateError(f"{path}: {missing('openpyxl', 'excel')}, or save it as .csv") from None
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise AblateError(f"{path}: cannot be read ({error})") from None
     filled = {

@@ -265,7 +265,9 @@ def test_an_export_that_fails_leaves_the_old_file(
         patch.setattr(Path, "replace", full)
         code, _, err = ablate("export", "wiring", "x.csv")
     assert (code, err) == (2, "ablate: x.csv cannot be written: no space left on device\n")
-    assert Path("x.csv").read_text() == "old" and not list(Path.cwd().glob("*.part"))
+    assert Path("x.csv").read_text() == "old" and [
+        path.name for path in Path.cwd().glob("x.*")
+    ] == ["x.csv"]
 
 
 # -- a browser -------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from ablate.text import corpora, tokenizers
 from ablate.text.tokenizers import Library
 from ablate.train.evaluate import Evaluator
 from ablate.train.meter import SERIES
+from ablate.train.own import random_tokens
 from ablate.train.step import Step
 from ablate.trying import tried, tried_metric
 
@@ -98,6 +99,18 @@ def by_hand(logits: np.ndarray, inputs: np.ndarray, targets: np.ndarray) -> dict
         "even_loss": float(loss[np.array(even)].mean()),
         "calibration": float(np.abs(bins).sum() / loss.size),
     }
+
+
+@pytest.mark.parametrize(
+    ("n_ctx", "n_vocab", "length"), [(64, 256, 64), (4096, 50_000, 111), (1 << 17, 128_000, 43)]
+)
+def test_a_metric_is_tried_with_little_memory(n_ctx: int, n_vocab: int, length: int) -> None:
+    given = random_tokens(
+        train_helpers.config(n_ctx=n_ctx, n_vocab=n_vocab, batch_tokens=n_ctx), 3, "cpu"
+    )
+    assert given["logits"].shape == (3, length, n_vocab)
+    assert given["logits"].nbytes <= 64 << 20
+    assert given["targets"].shape == given["losses"].shape == given["inputs"].shape == (3, length)
 
 
 def test_values_are_those_worked_token_by_token_for_each_member_of_a_pack() -> None:

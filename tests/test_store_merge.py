@@ -19,7 +19,8 @@ from ablate import store
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.plan import Decision
-from ablate.store import Database, decisions, findings, owners, register
+from ablate.store import Database, decisions, findings, owners, register, runs
+from ablate.store import forget as forgetting
 from ablate.store.check import check
 from ablate.store.findings import FindingRow
 from ablate.store.ingest import ingest
@@ -370,6 +371,116 @@ def test_merge_while_a_study_runs_is_refused(two: tuple[Database, Database]) -> 
         with pytest.raises(AblateError, match="is being written by 1 run"):
             merge(a, b)
     assert rows(a.path, "SELECT count(*) FROM study") == [(0,)]
+
+
+# -- weights ---------------------------------------------------------------------------------------
+
+ONE = {"seeds": (0,), "levels": ("serial",)}
+MORE = [("loss", 0, 2.0), ("accuracy", 0, 0.5), ("bits_per_byte", 0, 1.0), ("epochs", 0, 1)]
+
+
+def keep(db: Database, content: str, name: str = "", run: int = 1) -> Path:
+    """Give a run of a database weights, under a name of its own or another one."""
+    ((key,),) = rows(db.path, "SELECT key FROM run WHERE id = ?", run)
+    file = db.weights_of(key, "final")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(content)
+    execute(db.path, "INSERT INTO artifact VALUES (?, 'final-weights', ?)", run, name or file.name)
+    return file
+
+
+def artifacts(db: Database) -> list[tuple[Any, ...]]:
+    return rows(db.path, "SELECT run_id, kind, path FROM artifact")
+
+
+def test_weights_are_those_of_the_attempt_that_is_kept(two: tuple[Database, Database]) -> None:
+    a, b = two
+    for db, finals in ((a, MORE[:1]), (b, MORE)):
+        trained(db, plan_of(**ONE), finals=finals)
+    ours, theirs = keep(a, "worse"), keep(b, "better")
+    assert merge(b, a).weights == 0 and theirs.read_text() == "better"
+    assert merge(a, b).weights == 1 and ours.read_text() == "better"
+    assert names(a.weights) == [ours.name] and artifacts(a) == [(1, "final-weights", ours.name)]
+    assert merge(a, b).weights == 0
+
+
+def test_weights_of_an_attempt_that_gives_way_go_with_it(two: tuple[Database, Database]) -> None:
+    a, b = two
+    for db, finals in ((a, MORE[:1]), (b, MORE)):
+        trained(db, plan_of(**ONE), finals=finals)
+    keep(a, "worse")
+    merge(b, a)
+    assert not b.weights.exists() and artifacts(b) == []
+    merge(a, b)
+    assert artifacts(a) == [] and names(a.weights) == []
+    with owners.Owner.here(a) as owner:
+        assert runs.claim(a, 1, owner, [1], keep="final")
+
+
+def test_of_equal_attempts_the_one_with_weights_is_kept(two: tuple[Database, Database]) -> None:
+    a, b = two
+    for at, db in enumerate(two):
+        trained(db, plan_of(**ONE), loss=2.0 + at)
+    (first, _), (second, _) = (rows(db.path, "SELECT journal, 1 FROM attempt")[0] for db in two)
+    loser = a if first < second else b
+    winner = b if loser is a else a
+    loss = rows(loser.path, "SELECT loss FROM runs")
+    keep(loser, "kept")
+    merge(winner, loser)
+    assert rows(winner.path, "SELECT loss FROM runs") == loss
+    assert [file.read_text() for file in winner.weights.iterdir()] == ["kept"]
+
+
+def test_a_copy_that_fails_changes_nothing(two: tuple[Database, Database]) -> None:
+    a, b = two
+    kept = []
+    for db, finals in ((a, MORE[:1]), (b, MORE)):
+        trained(db, plan_of(), finals=finals)
+        kept.append([keep(db, db.path.stem, run=run) for run in (1, 2, 3, 4)])
+    ours, theirs = kept
+    last = max(ours)  # the others are copied before
+    last.with_name(f"{last.name}.tmp").symlink_to("/dev/full")
+    before = _content(a.path)
+    with pytest.raises(AblateError, match=rf"weights {max(theirs)} cannot be copied"):
+        merge(a, b)
+    assert [file.read_text() for file in ours] == ["a"] * 4
+    assert names(a.weights) == sorted(file.name for file in ours)
+    assert _content(a.path) == before
+    assert merge(a, b).weights == 4 and [file.read_text() for file in ours] == ["b"] * 4
+
+
+def test_weights_are_copied_while_others_write(
+    two: tuple[Database, Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = two
+    trained(b, plan_of(**ONE))
+    keep(b, "theirs")
+    copy = shutil.copyfile
+
+    def writing(source: Path, target: Path) -> None:
+        execute(a.path, "INSERT INTO series (name, unit, goal) VALUES ('meanwhile', '', '')")
+        copy(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", writing)
+    assert merge(a, b).weights == 1
+
+
+def test_weights_under_the_name_of_another_run_are_left(two: tuple[Database, Database]) -> None:
+    """A database of a stranger may say that its run has the weights of one of ours."""
+    a, b = two
+    trained(a, plan_of(**ONE))
+    ours = keep(a, "ours")
+    trained(b, plan_of("other", ("parallel",), (0,)))
+    keep(b, "theirs", ours.name).rename(b.weights / ours.name)
+    assert merge(a, b).weights == 0
+    assert ours.read_text() == "ours" and artifacts(a) == [(1, "final-weights", ours.name)]
+    a_too = fresh(a.path.with_name("c.db"))
+    with a_too:
+        merge(a_too, a)
+        execute(a_too.path, "INSERT INTO artifact VALUES (2, 'best-weights', ?)", ours.name)
+        register.register(a_too, plan_of("other", ("parallel",), (0,)))
+        forgetting.forget(a_too, "other")
+        assert [file.read_text() for file in a_too.weights.iterdir()] == ["ours"]
 
 
 # -- check -----------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_a_checkpoint_with_lost_blocks_gives_way_to_the_one_before(
 def test_dying_while_writing_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "job.pt"
     checkpoint.save(path, state(1))
-    monkeypatch.setattr(checkpoint.os, "fsync", lambda fd: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         checkpoint.save(path, state(2))
     loaded = checkpoint.load(path)

@@ -14,18 +14,22 @@ import safetensors
 import torch
 import torch.nn.functional as F
 import trained_study
-from cli_helpers import Run
+from cli_helpers import Run, measure
 
 import ablate
-from ablate import outside, store, text
+from ablate import __version__, outside, store, text
+from ablate.components.block import Parallel
+from ablate.config import NUMERICS
 from ablate.data.batches import gather, held_out_starts
 from ablate.data.objectives import Masked
 from ablate.errors import AblateError
+from ablate.kinds.transformer import Transformer
 from ablate.plan import plan
 from ablate.results import database
+from ablate.store import register
 from ablate.study import load
 from ablate.train import weights
-from ablate.trained import hugging_face
+from ablate.trained import hugging_face, load_model
 from ablate.trained.sample import sample
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -166,6 +170,20 @@ def test_changed_code_in_a_file_of_weights_is_refused(db: str, tmp_path: Path) -
         ablate.load_model(path)
 
 
+@pytest.mark.parametrize("what", ["numerics", "revision"])
+def test_weights_of_other_mathematics_are_refused(
+    ablate: Run, db: str, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A later version of ablate, in which such a run has another key."""
+    if what == "numerics":
+        monkeypatch.setattr(Transformer, "numerics", NUMERICS + 1)
+    else:
+        monkeypatch.setattr(Parallel, "revision", lambda *_: 1)
+    code, out, err = ablate("sample", str(run_of(db, "neox")), "It is", "--db", db)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"by ablate {__version__}" in err and "train the run again" in err
+
+
 # -- text ------------------------------------------------------------------------------------------
 
 
@@ -262,6 +280,26 @@ def test_a_saved_model_is_the_same_in_transformers(db: str, tmp_path: Path, leve
     assert tokenizer.decode(tokenizer(given).input_ids) == given
     with pytest.raises(AblateError, match="not an empty folder"):
         hugging_face.save(model, tmp_path / "out")
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_model_that_cannot_be_saved_leaves_nothing(
+    db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    model, out = ablate.load_model(run_of(db, "llama"), db), tmp_path / "out"
+    if exists:
+        out.mkdir()
+
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transformers.PreTrainedTokenizerFast, "save_pretrained", full)
+        with pytest.raises(OSError, match="no space"):
+            hugging_face.save(model, out)
+    assert [path.name for path in tmp_path.rglob("*")] == (["out"] if exists else [])
+    assert hugging_face.save(model, out) == "Llama" and (out / "config.json").exists()
 
 
 def test_the_command_saves_a_run(ablate: Run, db: str, tmp_path: Path) -> None:
@@ -438,6 +476,34 @@ def test_merge_copies_weights_and_names_none_that_are_not_there(
     code, _, err = ablate("sample", str(run_of(target, "neox")), "--db", target)
     assert code == 2 and "has no weights" in err
     assert "copied" not in ablate("db", "merge", copy, "--db", target)[1]
+
+
+@pytest.mark.parametrize("what", ["imported", "command"])
+def test_runs_of_kinds_without_weights_get_no_advice_to_keep_them(
+    ablate: Run, tmp_path: Path, what: str
+) -> None:
+    """Neither an imported run nor that of a script can be trained again for its weights."""
+    path = str(tmp_path / "ablate.db")
+    if what == "imported":
+        Path("a.csv").write_text("x,seed,m\n1,0,2.5\n2,0,2.0\n")
+        named = ("--metric", "m", "--factor", "x", "--seed", "seed", "--db", path)
+        assert ablate("import", "a.csv", "--study", "a", *named)[0] == 0
+    else:
+        Path("a.toml").write_text(
+            'name = "a"\nquestion = "?"\nmetric = "m"\ngoal = "lower"\nseeds = 1\n'
+            '[factors]\nx = [1, 2]\n[command]\nrun = "true {x} {seed}"\n'
+        )
+        made = plan(load("a.toml"))
+        with store.open(path, create=True) as opened:
+            register.register(opened, made)
+            measure(opened, made.runs, lambda run: 0.1)
+    for command in (("sample", "1"), ("export", "1", "out", "--to", "transformers")):
+        code, out, err = ablate(*command, "--db", path)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert ("imported" if what == "imported" else "script") in err and "trains" not in err
+    with pytest.raises(AblateError, match="run 1 has no weights"):
+        load_model(1, path)
+    assert not Path("out").exists()
 
 
 def test_a_key_of_run_that_is_wrong_is_one_line(ablate: Run, tmp_path: Path) -> None:

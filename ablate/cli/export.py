@@ -67,15 +67,16 @@ def export(
         ),
     ] = "",
     role: Annotated[
-        Literal["compare", "tune", "all"],
+        Literal["compare", "tune", "all"] | None,
         typer.Option(
             "--role",
             help=(
-                "Which runs to export: compared, tuning or all; pairs and effects ignore this"
-                " option."
+                "Which runs of STUDY to export: compared, tuning or all; pairs and effects ignore"
+                " this option. By default compare."
             ),
+            show_default=False,
         ),
-    ] = "compare",
+    ] = None,
     db: Db = None,
 ) -> None:
     """Write a study's numbers as a table or for an experiment tracker, or save a run's model.
@@ -102,9 +103,13 @@ def export(
             )
         if what:
             raise AblateError(f"--what chooses a table, and --to {to} writes none: remove --what")
+        if role and PLACES[to].one_run:
+            raise AblateError(
+                f"--role chooses runs of a study, and --to {to} writes one run: remove --role"
+            )
         place = where or PLACES[to].default
         with store.open(db) as database, writing(Path(place)), working(f"Writing {place} …"):
-            said = exports.write(to, database, study, where, role)
+            said = exports.write(to, database, study, where, role or "compare")
         echo(said)
         return
     if what not in ("", *WHAT):
@@ -112,7 +117,7 @@ def export(
     from ablate.export import tables
 
     with store.open(db) as database:
-        frame = tables.frame(database, study, what or "runs", role)
+        frame = tables.frame(database, study, what or "runs", role or "compare")
     content = tables.content(frame, to)
     if where in ("", STANDARD):
         deliver(content)
@@ -139,13 +144,10 @@ def _format(where: str) -> str:
 
 
 def _write(content: str | bytes, out: Path) -> None:
-    """Write next to the file, then rename: an existing file is replaced only by a complete one."""
-    part = out.with_name(f"{out.name}.part")
+    """Write a file, packed if its name says so: equal numbers give equal bytes."""
+    from ablate.paths import atomic
+
     data = content.encode() if isinstance(content, str) else content
-    try:
-        # without a time, so that the same numbers give the same bytes
-        packed = out.suffix.lower() == ".gz"
+    packed = out.suffix.lower() == ".gz"
+    with atomic(out) as part:
         part.write_bytes(gzip.compress(data, mtime=0) if packed else data)
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)

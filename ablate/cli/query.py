@@ -196,15 +196,12 @@ def browse(
 
     from ablate import store
     from ablate.cli.guard import TOKEN
-    from ablate.errors import AblateError
+    from ablate.errors import missing
 
     with store.open(db) as database:
         path = database.path
     if find_spec("datasette") is None:
-        raise AblateError(
-            "browsing needs Datasette: pip install 'ablate-studies[browse]', or pip install"
-            " 'datasette<1'"
-        )
+        raise missing("Datasette", "browse")
     command = [
         sys.executable,
         "-m",

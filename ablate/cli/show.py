@@ -51,7 +51,8 @@ def _files(run: RunDetails, database: Database) -> Iterator[str]:
     folder = database.outputs / run.row["key"][:12]
     if folder.is_dir():
         yield f"Files of the run: {folder}"
-    for path in map(database.kept, run.artifacts):
+    for name, kind in run.artifacts.items():
+        path = database.kept(run.row["key"], kind, name)
         if path and path.is_file():
             yield f"Weights: {path}"
     logs = [database.log(attempt["journal"]) for attempt in run.attempts]

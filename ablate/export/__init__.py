@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from ablate.errors import AblateError
-
 if TYPE_CHECKING:
     from ablate.store import Database
 
@@ -30,13 +28,16 @@ class Place(NamedTuple):
     module: str  # in this package: its `write` takes the arguments of `write` below after `to`
     default: str  # destination if none is given: where the program itself looks
     meaning: str  # for the help of the command
+    one_run: bool = False  # whether it takes one run, which the user names, and no study
 
 
 PLACES = {
     "tensorboard": Place("tensorboard", "runs", "a folder of event files"),
     "mlflow": Place("mlflow", "mlflow.db", "a database, or any tracking URI"),
     "wandb-offline": Place("wandb", ".", "a folder, which gets a folder wandb for `wandb sync`"),
-    "transformers": Place("hugging_face", "model", "an empty folder for the model of RUN"),
+    "transformers": Place(
+        "hugging_face", "model", "an empty folder for the model of RUN", one_run=True
+    ),
 }
 
 
@@ -61,8 +62,3 @@ def write(to: str, database: Database, name: str, where: str, role: str) -> str:
     module = importlib.import_module(f"ablate.export.{place.module}")
     said: str = module.write(database, name, where or place.default, role)
     return said
-
-
-def missing(library: str) -> AblateError:
-    """Return the error for a library that is not installed, whose extra has the same name."""
-    return AblateError(f"{library} is not installed: pip install 'ablate-studies[{library}]'")

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ablate.errors import AblateError
-from ablate.export import missing, runs
+from ablate.errors import AblateError, missing
+from ablate.export import runs
 from ablate.export.runs import Exported, Run
 from ablate.paths import digest
 from ablate.store import Database
@@ -78,15 +78,18 @@ def _write(client: Any, exported: Exported) -> None:
         else experiment.experiment_id
     )
     client.set_experiment_tag(number, "mlflow.note.content", about.question)
-    known = {tuple(map(run.data.tags.get, runs.IDENTITY)): run for run in _every(client, number)}
+    known: dict[tuple[Any, ...], list[Any]] = {}
+    for one in _every(client, number):
+        known.setdefault(tuple(map(one.data.tags.get, runs.IDENTITY)), []).append(one)
     keys = _keys(name for run in exported.runs for name in (*run.series, *run.finals, *run.config))
     for run in exported.runs:
-        content, old = digest(repr((run, run.points)), 16), known.get(run.identity)
-        if old and old.data.tags.get(CONTENT) == content:
-            continue
-        if old:
-            client.delete_run(old.info.run_id)
-        _write_run(client, number, run, keys, content)
+        content, there = digest(repr((run, run.points)), 16), known.get(run.identity, [])
+        same = [one for one in there if one.data.tags.get(CONTENT) == content][:1]
+        if not same:
+            _write_run(client, number, run, keys, content)
+        for old in there:  # several, if an earlier export was interrupted
+            if old not in same:
+                client.delete_run(old.info.run_id)
 
 
 def _every(client: Any, experiment: str) -> Iterator[Any]:

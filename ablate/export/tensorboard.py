@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from ablate.export import missing, runs
+from ablate.errors import missing
+from ablate.export import runs
 from ablate.export.runs import Run
 from ablate.kinds import SEEDS
 from ablate.paths import file_name
@@ -30,14 +31,18 @@ def write(database: Database, study: str, where: str, role: str) -> str:
         raise missing("tensorboard") from None
     exported = runs.read(database, study, role)
     folder = Path(where) / file_name(study)
-    for run in exported.runs:
-        buffer = io.BytesIO()
-        writer = RecordWriter(buffer)
-        for event in _events(run):
-            writer.write(event.SerializeToString())
-        own = folder / f"{file_name(run.cell, KEPT)}, {run.which}"
-        own.mkdir(parents=True, exist_ok=True)
-        (own / FILE).write_bytes(buffer.getvalue())
+    Path(where).mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=where, prefix=".ablate-") as temporary:
+        parts = [Path(temporary, str(number)) for number in range(len(exported.runs))]
+        for part, run in zip(parts, exported.runs, strict=True):
+            with part.open("wb") as file:
+                writer = RecordWriter(file)
+                for event in _events(run):
+                    writer.write(event.SerializeToString())
+        for part, run in zip(parts, exported.runs, strict=True):  # all are whole
+            own = folder / f"{file_name(run.cell, KEPT)}, {run.which}"
+            own.mkdir(parents=True, exist_ok=True)
+            part.replace(own / FILE)
     return exported.said(folder)
 
 

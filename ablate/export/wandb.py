@@ -6,11 +6,12 @@ import os
 import re
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ablate import formats
-from ablate.errors import AblateError
-from ablate.export import missing, runs
+from ablate.errors import AblateError, missing
+from ablate.export import runs
 from ablate.export.runs import Run
 from ablate.paths import digest
 from ablate.store import Database
@@ -29,14 +30,36 @@ def write(database: Database, study: str, where: str, role: str) -> str:
     except ImportError:
         raise missing("wandb") from None
     exported = runs.read(database, study, role)
+    project = _short(re.sub(r"[/\\#?%:]", "-", study))
+    numbers = [digest("\0".join((study, *run.identity)), 16) for run in exported.runs]
+    folder = Path(where, "wandb")
     Path(where).mkdir(parents=True, exist_ok=True)
-    settings = wandb.Settings(
+    with TemporaryDirectory(dir=where, prefix=".ablate-") as part:
+        settings = _settings(wandb, part)
+        try:
+            for number, run in zip(numbers, exported.runs, strict=True):
+                _write(wandb, run, settings=settings, project=project, id=number)
+        except wandb.Error as error:
+            raise AblateError(f"W&B: {error}") from None
+        finally:
+            wandb.teardown()  # its service
+        folder.mkdir(exist_ok=True)
+        for number in numbers:  # all are whole
+            (new,) = Path(settings.wandb_dir).glob(f"offline-run-*-{number}")
+            for old in folder.glob(f"offline-run-*-{number}"):
+                shutil.rmtree(old)
+            new.replace(folder / new.name)
+    return exported.said(folder)
+
+
+def _settings(wandb: Any, folder: str) -> Any:
+    """Return settings that record nothing of this process, which did not train the runs."""
+    return wandb.Settings(
         mode="offline",
-        root_dir=where,
+        root_dir=folder,
         silent=True,
         symlink=False,
         host="",
-        # the runs were not trained in this process: record nothing of it
         console="off",
         disable_code=True,
         disable_git=True,
@@ -45,19 +68,6 @@ def write(database: Database, study: str, where: str, role: str) -> str:
         x_disable_stats=True,
         x_save_requirements=False,
     )
-    project = _short(re.sub(r"[/\\#?%:]", "-", study))
-    folder = Path(settings.wandb_dir)
-    try:
-        for run in exported.runs:
-            number = digest("\0".join((study, *run.identity)), 16)
-            for old in folder.glob(f"offline-run-*-{number}"):
-                shutil.rmtree(old)
-            _write(wandb, run, settings=settings, project=project, id=number)
-    except wandb.Error as error:
-        raise AblateError(f"W&B: {error}") from None
-    finally:
-        wandb.teardown()  # its service
-    return exported.said(folder)
 
 
 def _write(wandb: Any, run: Run, **options: Any) -> None:
@@ -79,7 +89,8 @@ def _write(wandb: Any, run: Run, **options: Any) -> None:
             for name, value in run.finals.items()
         }
     )
-    tracked.finish(exit_code=0 if run.status == "complete" else 1)
+    # an offline run of W&B has always ended: a running one has not failed at least
+    tracked.finish(exit_code=0 if run.status in ("complete", "running") else 1)
 
 
 def _short(text: str) -> str:

@@ -26,6 +26,7 @@ from matplotlib.ticker import Formatter, FuncFormatter, LogLocator, MaxNLocator,
 from matplotlib.transforms import Bbox
 
 from ablate.figures import fonts
+from ablate.paths import atomic
 from ablate.units import power
 
 WIDTH = 3.4  # inches: a column of a two-column paper
@@ -472,13 +473,12 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = KINDS) -> list[Path]
         # with any engine, even "none", savefig draws each file twice
         figure.set_layout_engine(None)
         for kind, file in files.items():
-            part = file.with_name(f".{file.name}.part")  # a file with the final name is complete
-            if kind == "svg":
-                part.write_text(_titled(_svg(figure)), encoding="utf-8")
-            else:
-                dated = {"CreationDate": None} if kind == "pdf" else {"Software": None}
-                figure.savefig(part, format=kind, dpi=200, metadata=dated)
-            part.replace(file)
+            with atomic(file) as part:
+                if kind == "svg":
+                    part.write_text(_titled(_svg(figure)), encoding="utf-8")
+                else:
+                    dated = {"CreationDate": None} if kind == "pdf" else {"Software": None}
+                    figure.savefig(part, format=kind, dpi=200, metadata=dated)
     return list(files.values())
 
 

@@ -142,6 +142,7 @@ class Kind(Protocol):
     numerics: int  # increased whenever the mathematics or a default changes; part of every key
     fields: Mapping[str, Field]
     uses_torch: bool  # whether a worker trains it with torch
+    no_weights: str  # why its runs have no weights that ablate keeps; "" if they can have
 
     def check(self, fields: Mapping[str, Any]) -> Fields:
         """Resolve fields: fill in defaults, apply rules.

@@ -20,6 +20,7 @@ class Command(FreeFields):
     """
 
     name = "command"
+    no_weights = "[run] keep is for transformers, and a script keeps its own files"
 
     def identity(self, fields: Fields) -> Mapping[str, Any]:
         """Return all fields but the name of a revision, whose content `code` stands for."""

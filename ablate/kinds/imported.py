@@ -20,6 +20,7 @@ class Imported(FreeFields):
     """
 
     name = "imported"
+    no_weights = "it was imported, and an import brings numbers alone"
 
     def identity(self, fields: Fields) -> Mapping[str, Any]:
         """Return all fields but the place in a file, which may move."""

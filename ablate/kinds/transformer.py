@@ -20,6 +20,7 @@ class Transformer:
     name = "transformer"
     numerics = NUMERICS
     uses_torch = True
+    no_weights = ""
 
     @property
     def fields(self) -> Mapping[str, Field]:

@@ -232,7 +232,8 @@ def _weights(db: Database, repair: bool) -> Iterator[Finding]:
     """Files of weights that are missing, and those that no run has."""
     with db.read() as connection:
         rows = connection.exec_driver_sql(
-            "SELECT run_id, kind, path FROM artifact WHERE kind <> 'checkpoint' ORDER BY run_id"
+            "SELECT run_id, artifact.kind, path, key FROM artifact JOIN run ON run.id = run_id"
+            " WHERE artifact.kind <> 'checkpoint' ORDER BY run_id"
         ).all()
         running = {
             key[:12]
@@ -243,14 +244,15 @@ def _weights(db: Database, repair: bool) -> Iterator[Finding]:
         return
     known = set()
     for row in rows:
-        file = db.kept(row.path)
+        file = db.kept(row.key, row.kind, row.path)
         known.add(file)
         if file is not None and file.exists():
             continue
         if repair:
             with db.begin() as connection:
                 connection.exec_driver_sql(
-                    "DELETE FROM artifact WHERE run_id = ? AND kind = ? AND path = ?", tuple(row)
+                    "DELETE FROM artifact WHERE run_id = ? AND kind = ? AND path = ?",
+                    tuple(row[:3]),
                 )
         name = "a file that ablate does not name" if file is None else file.name
         yield Finding(

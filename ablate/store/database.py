@@ -14,12 +14,12 @@ from sqlalchemy import Connection
 from ablate.errors import AblateError
 from ablate.store import migrate, sound, sqlite
 from ablate.store.location import DEFAULT, closed, exists, locate
+from ablate.store.records import WEIGHTS
 
 # The names of these files; the first group of both is the start of the run's key.
 KEY = re.compile(r"[0-9a-f]{64}")  # of a run
 JOURNAL = re.compile(r"([0-9a-f]{12})-\d+-[0-9a-f]+\.jsonl")
 CHECKPOINT = re.compile(r"([0-9a-f]{12})-\d+\.pt")
-WEIGHTS = re.compile(r"([0-9a-f]{12})-(?:final|best)\.safetensors")
 
 
 class Database:
@@ -82,14 +82,23 @@ class Database:
         """Return the file for a run's weights, by its key; `keep` is "final" or "best"."""
         return self.weights / f"{key[:12]}-{keep}.safetensors"
 
-    def kept(self, path: str) -> Path | None:
+    def kept(self, key: str, kind: str, path: str) -> Path | None:
         """Return the file of weights that an artifact names, wherever the database was then.
 
+        Args:
+            key: The run's key.
+            kind: The artifact's kind.
+            path: The artifact's path.
+
         Returns:
-            The file, which may not exist; None for a name that `ablate run` does not give to one.
+            The file, which may not exist; None for a name that `ablate run` does not give to
+            weights of this run and kind.
         """
-        file = self.weights / Path(path).name
-        return file if WEIGHTS.fullmatch(file.name) else None
+        for keep, its in WEIGHTS.items():
+            file = self.weights_of(key, keep)
+            if its == kind and KEY.fullmatch(key) and Path(path).name == file.name:
+                return file
+        return None
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Connection]:

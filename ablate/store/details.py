@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from ablate import kinds
 from ablate.errors import AblateError
 from ablate.store.database import Database
 from ablate.store.records import WEIGHTS
@@ -88,25 +89,29 @@ def weights(db: Database, name: str) -> tuple[Path, str]:
         AblateError: It has none; the message says how to get them.
     """
     (run,) = find(db, name)
-    paths = [
-        path for kind in WEIGHTS.values() for path, its in run.artifacts.items() if its == kind
+    key = run.row["key"]
+    named = [
+        db.kept(key, kind, path)
+        for kind in WEIGHTS.values()
+        for path, its in run.artifacts.items()
+        if its == kind
     ]
-    if not paths:
+    if not named:
         raise AblateError(f"run {name} has no weights: {_why_none(run)}")
-    files = [file for file in map(db.kept, paths) if file is not None and file.is_file()]
+    files = [file for file in named if file is not None and file.is_file()]
     if not files:
         raise AblateError(
             f"the weights of run {name} are no longer in {db.weights}; `ablate db check --repair`"
             " and then `ablate run` train it again"
         )
-    return files[0], run.row["key"]
+    return files[0], key
 
 
 def _why_none(run: RunDetails) -> str:
     """Say why a run has no weights, and what to do."""
     studies = [one.study for one in run.members if one.active and one.role == "compare"]
-    if run.row["kind"] == "command":
-        return "[run] keep is for transformers, and a script keeps its own files"
+    if never := kinds.kind(run.row["kind"]).no_weights:
+        return never
     if run.status != "complete":
         return f"it is {run.status}, and complete runs alone keep theirs"
     if not studies:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -107,8 +108,10 @@ def _part(db: Database, connection: Connection, study_id: int) -> Part:
         f"SELECT path, run_id IN ({_OWN}) FROM artifact WHERE kind = 'checkpoint'", study
     ).all()
     weights = connection.exec_driver_sql(
-        f"SELECT path FROM artifact WHERE kind <> 'checkpoint' AND run_id IN ({_OWN})", study
-    ).scalars()
+        "SELECT key, artifact.kind, path FROM artifact JOIN run ON run.id = run_id"
+        f" WHERE artifact.kind <> 'checkpoint' AND run_id IN ({_OWN})",
+        study,
+    )
     checkpoints = {
         own: {file for path, its in written if its == own for file in db.checkpoint(path)[1]}
         for own in (0, 1)
@@ -123,7 +126,7 @@ def _part(db: Database, connection: Connection, study_id: int) -> Part:
             *map(db.journal, names),
             *map(db.log, names),
             *(checkpoints[1] - checkpoints[0]),
-            *map(db.kept, weights),
+            *starmap(db.kept, weights),
             *(file for folder in outputs for file in folder.rglob("*")),
         }
         if file is not None and file.is_file()

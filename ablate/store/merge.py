@@ -1,8 +1,9 @@
 """Merge another database into this one, by names and keys. Idempotent; commutative except for ids.
 
-A run's points, finals and losses of windows come from one side, never from both: from the one that
-got further (complete before diverged before running …), then the one with more finals, then by the
-name of the attempt's journal, which is unique everywhere, then the one with more points, because
+A run's points, finals, losses of windows and weights come from one side, never from both: from the
+one that got further (complete before diverged before running …), then the one with more finals,
+then the one that has weights, then by the name of the attempt's journal, which is unique
+everywhere, then the one with more points, because
 `ablate db thin` may have deleted some. Attempts with a journal of one name are one attempt. For
 studies see `ablate.store.studies.combine`.
 """
@@ -11,9 +12,11 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -21,6 +24,7 @@ from sqlalchemy import Connection
 
 from ablate.errors import AblateError, unknown
 from ablate.evaluation import Evaluation
+from ablate.paths import atomic
 from ablate.store import owners, replaced, schema, studies, views
 from ablate.store.database import Database
 from ablate.store.evaluated import revalidate
@@ -77,16 +81,6 @@ class Merged:
 
 
 @dataclass(frozen=True)
-class _Weights:
-    """Weights that the other database has of a run."""
-
-    run_id: int  # of ours
-    kind: str
-    path: str
-    better: bool  # whether the results of the run are now theirs
-
-
-@dataclass(frozen=True)
 class _Side:
     """A run as one database has it."""
 
@@ -96,6 +90,7 @@ class _Side:
     finals: int
     points: int
     attempts: dict[str, Attempt]  # by journal
+    weights: dict[str, Path]  # kind of the artifact → the file, which exists
 
     def attempt(self, *statuses: str) -> str | None:
         """Return the journal of the attempt that has one of these statuses; at most one has."""
@@ -110,6 +105,7 @@ class _Side:
         return (
             _RUN_RANK.index(best),
             self.finals,
+            len(self.weights),
             accepted,
             latest,
             rank((self.diverged_at,)),
@@ -122,7 +118,8 @@ def merge(db: Database, other: Database, names: Mapping[str, str] | None = None)
     """Add everything of `other` to `db`; `other` is not changed.
 
     Runs whose finals were measured by another evaluation than their study's are to be done again.
-    Files of weights are copied, those of renewed runs over ours; journals and checkpoints are not.
+    Files of weights are copied before the database is locked, and get their names after the commit;
+    journals and checkpoints are not copied.
 
     Args:
         db: The database that grows.
@@ -131,8 +128,8 @@ def merge(db: Database, other: Database, names: Mapping[str, str] | None = None)
 
     Raises:
         AblateError: A study runs in either database on this host, studies that share runs measure
-            them otherwise, or one name means different studies, of which one would lose results.
-            Nothing was changed.
+            them otherwise, one name means different studies, of which one would lose results, or
+            weights cannot be copied. Nothing was changed.
     """
     names = names or {}
     for each in (db, other):
@@ -140,36 +137,82 @@ def merge(db: Database, other: Database, names: Mapping[str, str] | None = None)
             raise AblateError(
                 f"database {each.path} is being written by {busy} runs; merge when they have ended"
             )
-    with other.read() as theirs, db.begin() as ours:
-        added = _named(studies.read(theirs), names, other)
-        results = {name: replaced.results(theirs, their) for name, (their, _) in added.items()}
-        series = _series(ours, theirs)
-        known = studies.read(ours)
-        before = {name: replaced.results(ours, name) for name in known}
-        ids, new, renewed, files = _runs(ours, theirs, series)
-        changed = 0
-        for name, (their_name, content) in added.items():
-            combined = content
-            if name in known:
-                combined = studies.combine(known[name], content)
-                both = (known[name], before[name]), (content, results[name])
-                if lost := _dropped(combined, *both):
-                    raise AblateError(
-                        f"study {name!r} is another one in {other.path}: merging would drop the"
-                        f" results of {lost}; keep both: ablate db merge --rename"
-                        f" {quote(f'{their_name}=NEW')}, with a new name for the one in"
-                        f" {other.path}"
-                    )
-            if combined != known.get(name):
-                studies.write(ours, name, combined, ids)
-                changed += 1
-        for study_id, evaluation in ours.exec_driver_sql(
-            "SELECT id, evaluation FROM study ORDER BY id"
+    with other.read() as theirs, _copied(db, other, theirs) as copied:
+        with db.begin() as ours:
+            added = _named(studies.read(theirs), names, other)
+            results = {name: replaced.results(theirs, their) for name, (their, _) in added.items()}
+            series = _series(ours, theirs)
+            known = studies.read(ours)
+            before = {name: replaced.results(ours, name) for name in known}
+            ids, new, renewed, weights = _runs(ours, theirs, series, db, other)
+            if weights.taken != copied:
+                raise AblateError(f"database {db.path} was written meanwhile; merge again")
+            changed = 0
+            for name, (their_name, content) in added.items():
+                combined = content
+                if name in known:
+                    combined = studies.combine(known[name], content)
+                    both = (known[name], before[name]), (content, results[name])
+                    if lost := _dropped(combined, *both):
+                        raise AblateError(
+                            f"study {name!r} is another one in {other.path}: merging would drop the"
+                            f" results of {lost}; keep both: ablate db merge --rename"
+                            f" {quote(f'{their_name}=NEW')}, with a new name for the one in"
+                            f" {other.path}"
+                        )
+                if combined != known.get(name):
+                    studies.write(ours, name, combined, ids)
+                    changed += 1
+            for study_id, evaluation in ours.exec_driver_sql(
+                "SELECT id, evaluation FROM study ORDER BY id"
+            ).all():
+                refuse_other_measures(ours, study_id, Evaluation.model_validate_json(evaluation))
+                revalidate(ours, study_id, Evaluation.model_validate_json(evaluation))
+        for file in weights.dropped:
+            file.unlink(missing_ok=True)
+    return Merged(changed, new, renewed, len(copied))
+
+
+@dataclass
+class _Weights:
+    """Files of weights that a merge concerns.
+
+    Attributes:
+        taken: Those of the other database that are taken.
+        dropped: Those of ours whose runs now have the results of an attempt without them.
+    """
+
+    taken: set[Path] = field(default_factory=set)
+    dropped: set[Path] = field(default_factory=set)
+
+
+@contextmanager
+def _copied(db: Database, other: Database, theirs: Connection) -> Iterator[set[Path]]:
+    """Copy the weights that a merge takes, next to where they belong; yield which.
+
+    They get their names at the end, and are deleted after an error. Nothing is locked.
+    """
+    taken: set[Path] = set()
+    with db.read() as ours:
+        for their_id, key in theirs.exec_driver_sql(
+            "SELECT id, key FROM run WHERE id IN (SELECT run_id FROM artifact WHERE kind <>"
+            " 'checkpoint')"
         ).all():
-            refuse_other_measures(ours, study_id, Evaluation.model_validate_json(evaluation))
-            revalidate(ours, study_id, Evaluation.model_validate_json(evaluation))
-        weights = _copy_weights(ours, files, other, db)
-        return Merged(changed, new, renewed, weights)
+            their = _side(theirs, their_id, other)
+            our_id = ours.exec_driver_sql("SELECT id FROM run WHERE key = ?", (key,)).scalar()
+            if our_id is None or their.order > _side(ours, our_id, db).order:
+                taken.update(their.weights.values())
+    with ExitStack() as parts:
+        for source in sorted(taken):
+            target = db.weights / source.name
+            try:
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(source, parts.enter_context(atomic(target)))
+            except OSError as error:
+                raise AblateError(
+                    f"weights {source} cannot be copied to {target}: {error.strerror}"
+                ) from None
+        yield taken
 
 
 def _named(
@@ -216,36 +259,37 @@ def _series(ours: Connection, theirs: Connection) -> dict[int, int]:
 
 
 def _runs(
-    ours: Connection, theirs: Connection, series: dict[int, int]
-) -> tuple[dict[str, int], int, int, list[_Weights]]:
+    ours: Connection, theirs: Connection, series: dict[int, int], db: Database, other: Database
+) -> tuple[dict[str, int], int, int, _Weights]:
     """Add runs, attempts, finals, points, checkpoints.
 
     Returns:
         Our ids by key, the number of new runs, the number of renewed runs, and their weights.
     """
-    weights: list[_Weights] = []
+    weights = _Weights()
     ids = {key: run_id for run_id, key in ours.exec_driver_sql("SELECT id, key FROM run")}
     new = renewed = 0
     for their_id, *row in theirs.exec_driver_sql(
         f"SELECT id, {_names(_RUN)} FROM run ORDER BY id"
     ).all():
         key = row[_RUN.index("key")]
-        their = _side(theirs, their_id)
+        their = _side(theirs, their_id, other)
         if key not in ids:
             marks = ", ".join("?" * len(_RUN))
             ids[key] = ours.exec_driver_sql(
                 f"INSERT INTO run ({_names(_RUN)}) VALUES ({marks}) RETURNING id", tuple(row)
             ).scalar_one()
             new += 1
-            our, better = _Side(ids[key], "planned", None, 0, 0, {}), True
+            our, better = _Side(ids[key], "planned", None, 0, 0, {}, {}), True
         else:
-            our = _side(ours, ids[key])
+            our = _side(ours, ids[key], db)
             better = their.order > our.order
             renewed += better
         if better:
             _take_values(ours, theirs, our.id, their, series)
+            _take_weights(ours, our, their, weights)
         _unite_attempts(ours, our, their, their if better else our)
-        weights += _artifacts(ours, theirs, our.id, their_id, better)
+        _take_checkpoints(ours, theirs, our.id, their_id)
     parents = theirs.exec_driver_sql(
         "SELECT run.key, parent.key FROM run JOIN run AS parent ON parent.id = run.parent_run_id"
     )
@@ -257,9 +301,9 @@ def _runs(
     return ids, new, renewed, weights
 
 
-def _side(connection: Connection, run_id: int) -> _Side:
-    status, diverged_at = connection.exec_driver_sql(
-        "SELECT status, diverged_at FROM run WHERE id = ?", (run_id,)
+def _side(connection: Connection, run_id: int, db: Database) -> _Side:
+    key, status, diverged_at = connection.exec_driver_sql(
+        "SELECT key, status, diverged_at FROM run WHERE id = ?", (run_id,)
     ).one()
     finals = connection.exec_driver_sql(
         "SELECT count(*) FROM final WHERE run_id = ?", (run_id,)
@@ -270,9 +314,15 @@ def _side(connection: Connection, run_id: int) -> _Side:
     rows = connection.exec_driver_sql(
         f"SELECT {_names(_ATTEMPT)} FROM attempt WHERE run_id = ?", (run_id,)
     )
-    return _Side(
-        run_id, status, diverged_at, finals, points, {row[_JOURNAL]: tuple(row) for row in rows}
-    )
+    attempts = {row[_JOURNAL]: tuple(row) for row in rows}
+    weights = {
+        kind: file
+        for kind, path in connection.exec_driver_sql(
+            "SELECT kind, path FROM artifact WHERE run_id = ? AND kind <> 'checkpoint'", (run_id,)
+        )
+        if (file := db.kept(key, kind, path)) is not None and file.is_file()
+    }
+    return _Side(run_id, status, diverged_at, finals, points, attempts, weights)
 
 
 def _take_values(
@@ -368,46 +418,23 @@ def _attempt_order(attempt: Attempt) -> tuple[Any, ...]:
     return attempt[_OFFSET], _ATTEMPT_RANK.index(attempt[_STATUS]), rank(attempt)
 
 
-def _artifacts(
-    ours: Connection, theirs: Connection, run_id: int, their_id: int, better: bool
-) -> list[_Weights]:
-    """Add the checkpoints of a run, and return its weights, whose files are still to be copied."""
-    every = theirs.exec_driver_sql(
-        "SELECT kind, path FROM artifact WHERE run_id = ?", (their_id,)
-    ).all()
-    if rows := [(run_id, *row) for row in every if row.kind == "checkpoint"]:
+def _take_weights(ours: Connection, our: _Side, their: _Side, weights: _Weights) -> None:
+    """Name their weights of a run instead of ours."""
+    ours.exec_driver_sql(
+        "DELETE FROM artifact WHERE run_id = ? AND kind <> 'checkpoint'", (our.id,)
+    )
+    if rows := [(our.id, kind, file.name) for kind, file in their.weights.items()]:
         ours.exec_driver_sql(_ADD_ARTIFACT, rows)
-    weights = [row for row in every if row.kind != "checkpoint"]
-    return [_Weights(run_id, row.kind, row.path, better) for row in weights]
+    weights.taken.update(their.weights.values())
+    weights.dropped.update(file for kind, file in our.weights.items() if kind not in their.weights)
 
 
-def _copy_weights(
-    ours: Connection, files: Sequence[_Weights], other: Database, db: Database
-) -> int:
-    """Copy files of weights that we lack, or whose runs were renewed; return how many.
-
-    Only those that are there are added to the table.
-    """
-    copied = 0
-    for one in files:
-        source, target = other.kept(one.path), db.kept(one.path)
-        if source is None or target is None:
-            continue
-        if source.exists() and (one.better or not target.exists()):
-            target.parent.mkdir(exist_ok=True)
-            part = target.with_name(f"{target.name}.tmp")
-            try:
-                shutil.copyfile(source, part)
-                part.replace(target)
-            except OSError as error:
-                part.unlink(missing_ok=True)
-                raise AblateError(
-                    f"weights {source} cannot be copied to {target}: {error.strerror}"
-                ) from None
-            copied += 1
-        if target.exists():
-            ours.exec_driver_sql(_ADD_ARTIFACT, (one.run_id, one.kind, one.path))
-    return copied
+def _take_checkpoints(ours: Connection, theirs: Connection, run_id: int, their_id: int) -> None:
+    rows = theirs.exec_driver_sql(
+        "SELECT kind, path FROM artifact WHERE run_id = ? AND kind = 'checkpoint'", (their_id,)
+    )
+    if found := [(run_id, *row) for row in rows]:
+        ours.exec_driver_sql(_ADD_ARTIFACT, found)
 
 
 def _quoted(name: str) -> str:

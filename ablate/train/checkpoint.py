@@ -4,16 +4,17 @@ never read.
 
 from __future__ import annotations
 
-import os
 import pickle
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from ablate.paths import atomic, temporary
 
 # raised for a file that a crash cut short, or whose blocks were lost
 NOT_WHOLE = (
@@ -40,30 +41,9 @@ def save(path: Path, state: State) -> None:
 
     At every moment one of the two is whole.
     """
-    with written(path, previous(path)) as temporary, temporary.open("wb") as file:
-        torch.save(state, file)
-
-
-@contextmanager
-def written(path: Path, earlier: Path | None = None) -> Iterator[Path]:
-    """Yield the name under which a file is to be written; then sync it and rename it to `path`.
-
-    Args:
-        path: The file.
-        earlier: The name that an existing file gets; None to replace it.
-    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        yield temporary
-        _sync(temporary)
-    except BaseException:  # such as a full disk: free the space
-        temporary.unlink(missing_ok=True)
-        raise
-    if earlier is not None and path.exists():
-        path.replace(earlier)
-    temporary.replace(path)
-    _sync(path.parent)
+    with atomic(path, previous(path)) as part, part.open("wb") as file:
+        torch.save(state, file)
 
 
 def load(path: Path, fits: Callable[[State], bool] = lambda state: True) -> State | None:
@@ -82,14 +62,5 @@ def load(path: Path, fits: Callable[[State], bool] = lambda state: True) -> Stat
 
 def remove(path: Path) -> None:
     """Remove the checkpoint at `path`, the one before it and a half-written one."""
-    for name in (path, previous(path), path.with_name(path.name + ".tmp")):
+    for name in (path, previous(path), temporary(path)):
         name.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    """Write a file, or the names in a folder, to the disk."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

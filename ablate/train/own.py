@@ -15,6 +15,7 @@ from ablate.errors import AblateError
 from ablate.metrics import GIVEN, METRICS, ONCE, Metric, asked_for
 from ablate.train.loss import cross_entropy
 
+LARGEST = 64 << 20  # bytes of the logits that a metric is tried with
 TRIED = (2, 3)  # windows of random tokens that a metric is tried with
 
 
@@ -186,11 +187,13 @@ def own_metrics(
 def random_tokens(config: RunConfig, windows: int, device: torch.device | str) -> dict[str, Tensor]:
     """Return the arguments of a metric, with random logits and tokens."""
     generator = torch.Generator().manual_seed(windows)
-    shape = windows, config.n_ctx
+    # fewer tokens of a window for a large vocabulary: trying has to fit wherever training does
+    dtype = getattr(torch, config.part("precision").dtype)
+    most = LARGEST // (windows * config.n_vocab * dtype.itemsize)
+    shape = windows, max(1, min(config.n_ctx, most))
     logits = torch.randn(*shape, config.n_vocab, generator=generator)
     text = config.n_vocab - config.part("objective").special_tokens  # targets are never [MASK]
     inputs, targets = (torch.randint(text, shape, generator=generator).to(device) for _ in range(2))
-    dtype = getattr(torch, config.part("precision").dtype)
     logits = logits.to(device, dtype)
     losses, _ = cross_entropy(logits, targets)
     return {"logits": logits, "targets": targets, "losses": losses, "inputs": inputs}

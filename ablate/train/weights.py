@@ -22,7 +22,8 @@ from ablate import __version__, text
 from ablate.code import Code
 from ablate.errors import AblateError
 from ablate.kinds import Job, Run
-from ablate.train.checkpoint import State, written
+from ablate.paths import atomic
+from ablate.train.checkpoint import State
 
 _PLAIN = ("key", "keep", "step", "loss", "version")  # attributes of `About` that are JSON values
 
@@ -155,9 +156,10 @@ def write(path: Path, weights: Mapping[str, Tensor], about: About) -> None:
         "ablate": json.dumps(described),
         "tokenizer": base64.b64encode(about.tokenizer).decode(),
     }
-    with written(path) as temporary:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic(path) as part:
         # not `save_file`, whose error for a full disk is no OSError
-        temporary.write_bytes(save(dict(weights), metadata))
+        part.write_bytes(save(dict(weights), metadata))
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], About]:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig, field_info
-from ablate.errors import AblateError, written
+from ablate.errors import AblateError, missing, written
 from ablate.model.norm import EPSILON
 from ablate.text.tokenizers import Bytes, byte_level
 from ablate.trained.model import Model
@@ -385,10 +386,15 @@ def save(model: Model, folder: Path) -> str:
     _compare(model, theirs)
     text = model.tokenizer
     tokenizer = tokenizer_for(text, model.config) if text.inner is not None else None
-    folder.mkdir(parents=True, exist_ok=True)
-    theirs.save_pretrained(folder)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    place = folder if folder.exists() else folder.parent
+    with TemporaryDirectory(dir=place, prefix=".ablate-") as part:
+        theirs.save_pretrained(part)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(part)
+        folder.mkdir(exist_ok=True)
+        for file in Path(part).iterdir():  # all are whole
+            file.replace(folder / file.name)
     return found.name
 
 
@@ -468,7 +474,5 @@ def _library() -> Any:
 
             transformers.utils.logging.disable_progress_bar()
     except ImportError:
-        raise AblateError(
-            "transformers is not installed: pip install 'ablate-studies[transformers]'"
-        ) from None
+        raise missing("transformers") from None
     return transformers

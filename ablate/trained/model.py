@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ablate import outside, store
+from ablate import __version__, outside, store
 from ablate.code import of_text
 from ablate.config import RunConfig
 from ablate.errors import AblateError
@@ -39,6 +39,12 @@ class Model(nn.Module):
     def __init__(self, kept: dict[str, Tensor], about: About):
         super().__init__()
         self._use(about)
+        if about.run.key != about.key:
+            raise AblateError(
+                f"the weights of run {about.key[:12]} are by ablate {about.version}; this version"
+                f" ({__version__}) computes such a model differently, so install ablate"
+                f" {about.version} to load them, or train the run again"
+            )
         self.about = about
         self.config: RunConfig = about.run.config
         self.tokenizer = TextTokenizer(self.config, about.tokenizer)
