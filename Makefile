@@ -11,7 +11,7 @@ demo: $(READY)
 	$(BIN)/ablate report quickstart
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # two processes of one thread each: more threads wait for one another
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal  # of one thread each; some wait for processes that they start
 
 soak: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow -rP  # with what the tests print: kills, resumed runs

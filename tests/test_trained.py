@@ -487,7 +487,7 @@ def test_runs_of_kinds_without_weights_get_no_advice_to_keep_them(
     if what == "imported":
         Path("a.csv").write_text("x,seed,m\n1,0,2.5\n2,0,2.0\n")
         named = ("--metric", "m", "--factor", "x", "--seed", "seed", "--db", path)
-        assert ablate("import", "a.csv", "--study", "a", *named)[0] == 0
+        assert ablate("import", "a.csv", "--study", "a", *named, "--goal", "lower")[0] == 0
     else:
         Path("a.toml").write_text(
             'name = "a"\nquestion = "?"\nmetric = "m"\ngoal = "lower"\nseeds = 1\n'
