@@ -705,7 +705,9 @@ def tracked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient(tracking_uri=request.param)
+    # absolute: MLflow keeps one store for each address of a process
+    address = request.param.replace("mlflow.db", str(Path("mlflow.db").absolute()))
+    client = MlflowClient(tracking_uri=address.replace("mlruns", str(Path("mlruns").absolute())))
     experiment = client.create_experiment("first")
     for optimizer in ("sgd", "adam"):
         for seed in range(3):

@@ -104,11 +104,12 @@ def test_serial_equals_torchs_encoder_layer(norm: str, attention: str, activatio
         activation=activation,
         position="none",
         d_mlp=40,
+        precision="float64",
     )
     ours = build(config, sharpen=4).blocks[1]
     theirs = nn.TransformerEncoderLayer(
         16, 4, 40, 0.0, activation, batch_first=True, norm_first=norm == "pre"
-    )
+    ).double()
     with torch.no_grad():
         for parameter in ours.parameters():
             parameter += torch.randn(parameter.shape) / 8  # gains and biases too
@@ -126,9 +127,10 @@ def test_serial_equals_torchs_encoder_layer(norm: str, attention: str, activatio
         for their, our in zip((theirs.norm1, theirs.norm2), norms, strict=True):
             their.weight.copy_(our.gain[0])
             their.bias.copy_(our.bias[0])
-    x = torch.randn(2, 12, 16)
-    mask = nn.Transformer.generate_square_subsequent_mask(12) if attention == "causal" else None
-    torch.testing.assert_close(ours(x[None])[0], theirs(x, src_mask=mask), atol=1e-5, rtol=1e-5)
+    x = torch.randn(2, 12, 16, dtype=torch.float64)
+    mask = nn.Transformer.generate_square_subsequent_mask(12, dtype=torch.float64)
+    expected = theirs(x, src_mask=mask if attention == "causal" else None)
+    torch.testing.assert_close(ours(x[None])[0], expected, atol=1e-10, rtol=1e-10)
 
 
 def test_option_four_grows_as_designed_and_stream_rms_shows_it() -> None:
