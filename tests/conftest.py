@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from ablate.store.owners import Owner
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Give every test the same draws of torch's global generator, in any order of tests."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+
+
 @pytest.fixture
 def ablate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
