@@ -33,8 +33,7 @@ def copied(config: RunConfig) -> int:
     A masked model sees both halves, a half of one token has no target, and a pair has no halves.
     """
     half, objective = config.n_ctx // 2, config.part("objective")
-    encodes = objective.pairs or objective.corrupts
-    return half if half > 1 and not (objective.masks or encodes) else 0
+    return half if half > 1 and not (objective.masks or objective.has_source) else 0
 
 
 class Probe(BaseModel):
@@ -127,13 +126,11 @@ class Evaluation(BaseModel):
     def contexts(self, config: RunConfig) -> dict[float, int]:
         """Return length factor → tokens of context, for the lengths that the run is defined for.
 
-        It is empty where only n_ctx is asked for, and for pairs, whose rows have one length.
+        It is empty where only n_ctx is asked for, and where the targets have a source.
         """
         lengths = (
             {}
-            if self.lengths == (1.0,)
-            or config.part("objective").pairs
-            or config.part("objective").corrupts
+            if self.lengths == (1.0,) or config.part("objective").has_source
             else {factor: round(factor * config.n_ctx) for factor in self.lengths}
         )
         limit = config.longest_context

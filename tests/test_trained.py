@@ -123,7 +123,7 @@ def test_a_loaded_masked_model_has_the_held_out_loss_of_its_evaluation(db: str, 
 
 
 def test_a_tokenizer_of_the_users_own_comes_with_the_weights(db: str) -> None:
-    model = ablate.load_model(run_of(db, "spelt"), db)
+    model = ablate.load_model(run_of(db, "backwards"), db)
     assert model.tokenizer.encode("Emma") == [255 - byte for byte in b"Emma"]
     assert model.tokenizer.decode(model.tokenizer.encode("Emma")) == "Emma"
     assert sample(model, "Emma", tokens=3).startswith("Emma")

@@ -75,7 +75,7 @@ gpt2 = {{ position = "learned", activation = "gelu-tanh", tie_embeddings = "tied
 neox = {{ topology = "parallel", precision = "float32" }}
 llama = {{ norm_kind = "rmsnorm", activation = "swiglu", n_kv_head = 1, bias = "none" }}
 own = {{ activation = "squared-relu", attention = "own-causal" }}
-spelt = {{ tokenizer = "backwards" }}
+backwards = {{ tokenizer = "backwards" }}
 whole = {{ architecture = "parts.py:Bigram" }}
 pieces = {{ tokenizer = "bpe:300", document_mask = "attention" }}
 """

@@ -102,8 +102,7 @@ class SequenceToSequence(Architecture):
 
     def check(self, config: Config) -> None:
         topology, mixer = config.part("topology"), config.part("mixer")
-        objective = config.part("objective")
-        if not (objective.pairs or objective.corrupts):
+        if not config.part("objective").has_source:
             raise AblateError(
                 f"architecture = {self.name!r} reads a source; use objective = 'pairs', 'span' or"
                 " 'denoise', or architecture = 'transformer'"

@@ -26,6 +26,11 @@ class Objective(Component):
     pairs: ClassVar[bool] = False
     corrupts: ClassVar[bool] = False
 
+    @property
+    def has_source(self) -> bool:
+        """Whether what is predicted has a source: the other part of a pair, or corrupted text."""
+        return self.pairs or self.corrupts
+
 
 @level("objective", "causal", source="Radford et al. 2018 (GPT)")
 class Causal(Objective):

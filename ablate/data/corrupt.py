@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from ablate import draws
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
-from ablate.data.objectives import Example, choose, rank
+from ablate.data.objectives import Drawn, Example, choose, rank
 from ablate.errors import AblateError
 from ablate.text import Tokens
 
@@ -27,33 +27,37 @@ _DRAWS = 4  # uniforms a token
 PROBE_SPAN = 3.0  # mean length of a span under which arms are compared, as in T5 and BART
 
 
-class Corrupted:
+class Noise(NamedTuple):
+    """A level of `corruption`, which concerns `Denoise` alone, and the mean length of a span."""
+
+    kind: Any
+    mean: float
+
+
+class Corrupted(Drawn):
     """Base of the objectives that corrupt text.
 
     The last token of the vocabulary begins what the decoder writes.
     """
 
     def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: torch.device | str):
-        self.config, self.tokens = configs[0], tokens
-        self.start = self.config.n_vocab - 1
-        self._seeds = torch.zeros(len(configs), dtype=torch.int64, device=device)
-        self._ratios = torch.zeros(len(configs), device=device)
-        self.load(configs)
-
-    def load(self, configs: Sequence[RunConfig]) -> None:
-        self._seeds.copy_(torch.tensor([config.batches_seed for config in configs]))
-        self._ratios.copy_(torch.tensor([config.mask_ratio for config in configs]))
+        first, kinds = configs[0], CATALOGUE["corruption"]
+        self.start = first.n_vocab - 1
+        self._own = Noise(kinds[first.corruption], first.mean_span)
+        self._standard = Noise(kinds["infill"], PROBE_SPAN)
+        super().__init__(configs, device)
 
     def train(self, windows: Tensor, step: Tensor | int, row: int = 0) -> Example:
         texts = windows[..., :-1]
         shape = (*texts.shape[1:], _DRAWS)
         uniforms = draws.uniforms(self._seeds, _TRAIN, step, shape, row)
-        return self.corrupt(texts, uniforms, self._ratios)
+        return self.corrupt(texts, uniforms, self._ratios, self._own)
 
     def test(self, windows: Tensor, row: int = 0) -> Example:
         n = len(self._ratios)
         texts, uniforms = self._held_out(windows, row)
-        return self.corrupt(texts.expand(n, -1, -1), uniforms.expand(n, -1, -1, -1), self._ratios)
+        texts, uniforms = texts.expand(n, -1, -1), uniforms.expand(n, -1, -1, -1)
+        return self.corrupt(texts, uniforms, self._ratios, self._own)
 
     def probe(self, windows: Tensor, ratio: float, row: int = 0) -> Example:
         """Return an example of [1, W, T] with noise that is the same for all arms of an objective.
@@ -64,7 +68,8 @@ class Corrupted:
             row: Number of the first of them among all windows of the evaluation.
         """
         texts, uniforms = self._held_out(windows, row)
-        return self.standard(texts, uniforms, torch.tensor([ratio], device=texts.device))
+        ratios = torch.tensor([ratio], device=texts.device)
+        return self.corrupt(texts, uniforms, ratios, self._standard)
 
     def _held_out(self, windows: Tensor, row: int) -> tuple[Tensor, Tensor]:
         """Return texts [1, W, T] of windows, and draws that depend on no run."""
@@ -72,17 +77,14 @@ class Corrupted:
         seed = torch.full_like(self._seeds[:1], _TEST_SEED)
         return texts, draws.uniforms(seed, _TEST, 0, (*texts.shape[1:], _DRAWS), row)
 
-    def standard(self, texts: Tensor, uniforms: Tensor, ratios: Tensor) -> Example:
-        """Return `corrupt` with the noise of the probe: spans of mean length `PROBE_SPAN`."""
-        raise NotImplementedError
-
-    def corrupt(self, texts: Tensor, uniforms: Tensor, ratios: Tensor) -> Example:
+    def corrupt(self, texts: Tensor, uniforms: Tensor, ratios: Tensor, noise: Noise) -> Example:
         """Return an example of texts [K, B, T].
 
         Args:
             texts: Tokens of windows.
             uniforms: [K, B, T, 4].
             ratios: Shares of tokens that are corrupted, [K].
+            noise: How they are corrupted.
         """
         raise NotImplementedError
 
@@ -100,15 +102,9 @@ class Span(Corrupted):
     arXiv:1910.10683, §3.1.4 and `random_spans_noise_mask`.
     """
 
-    def corrupt(self, texts: Tensor, uniforms: Tensor, ratios: Tensor) -> Example:
-        return self._spans(texts, uniforms, ratios, self.config.mean_span)
-
-    def standard(self, texts: Tensor, uniforms: Tensor, ratios: Tensor) -> Example:
-        return self._spans(texts, uniforms, ratios, PROBE_SPAN)
-
-    def _spans(self, texts: Tensor, uniforms: Tensor, ratios: Tensor, mean: float) -> Example:
+    def corrupt(self, texts: Tensor, uniforms: Tensor, ratios: Tensor, noise: Noise) -> Example:
         length = texts.shape[-1]
-        hidden, spans = noise_spans(uniforms, ratios, mean)
+        hidden, spans = noise_spans(uniforms, ratios, noise.mean)
         begins = hidden & ~_before(hidden)
         number = begins.cumsum(-1)  # of the span that began last, from 1
         sentinel = self.start - number
@@ -121,9 +117,8 @@ class Span(Corrupted):
         targets = _scatter(sentinel, first, length, targets)
         n = hidden.sum(-1, keepdim=True) + spans
         index = torch.arange(length, device=texts.device)
-        targets = torch.where(
-            index == n, self.start - spans - 1, targets
-        )  # a last sentinel ends it
+        # a last sentinel ends it
+        targets = torch.where(index == n, self.start - spans - 1, targets)
         weights = (index <= n).float()
         return Example(self.shifted(targets), targets, weights, None, source, starts)
 
@@ -135,8 +130,9 @@ class Denoise(Corrupted):
     """
 
     def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: torch.device | str):
-        self._corruption = CATALOGUE["corruption"][configs[0].corruption]
-        if self._corruption.permutes:
+        super().__init__(configs, tokens, device)
+        self.mask = self.start - 1
+        if self._own.kind.permutes:
             if tokens.spelling is None:
                 raise AblateError(
                     f"corruption = {configs[0].corruption!r} needs a tokenizer whose tokens spell"
@@ -145,21 +141,10 @@ class Denoise(Corrupted):
             ends = [token.rstrip().endswith((b".", b"?", b"!")) for token in tokens.spelling]
             extra = configs[0].n_vocab - len(ends)
             self._ends = torch.tensor(ends + [False] * extra, device=device)
-        super().__init__(configs, tokens, device)
-        self.mask = self.start - 1
 
-    def corrupt(self, texts: Tensor, uniforms: Tensor, ratios: Tensor) -> Example:
-        return self._noise(texts, uniforms, ratios, self._corruption, self.config.mean_span)
-
-    def standard(self, texts: Tensor, uniforms: Tensor, ratios: Tensor) -> Example:
-        infill = CATALOGUE["corruption"]["infill"]
-        return self._noise(texts, uniforms, ratios, infill, PROBE_SPAN)
-
-    def _noise(
-        self, texts: Tensor, uniforms: Tensor, ratios: Tensor, kind: Any, mean: float
-    ) -> Example:
-        source = texts
-        starts = torch.zeros_like(texts)
+    def corrupt(self, texts: Tensor, uniforms: Tensor, ratios: Tensor, noise: Noise) -> Example:
+        kind, mean = noise
+        source, starts = texts, torch.zeros_like(texts)
         if kind.permutes:
             source = permuted(source, self._ends[source], uniforms[..., 2])
         if kind.rotates:
@@ -196,9 +181,8 @@ def noise_spans(uniforms: Tensor, ratios: Tensor, mean: float) -> tuple[Tensor, 
     )
     index = torch.arange(length, device=uniforms.device)
     # tokens between spans, by the number of their segment; a span follows its segment
-    between = torch.zeros_like(others).scatter_add(
-        -1, others, (index < length - n).long() + 0 * others
-    )
+    counted = (index < length - n).long().expand_as(others)
+    between = torch.zeros_like(others).scatter_add(-1, others, counted)
     place = index + between.cumsum(-1).gather(-1, ours)
     place = torch.where(index < n, place, length)
     return _scatter(torch.ones_like(place), place, length, 0).bool(), spans

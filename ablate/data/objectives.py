@@ -115,7 +115,20 @@ class Causal:
         return self.train(windows.expand(self._n_runs, *windows.shape), 0)
 
 
-class Masked:
+class Drawn:
+    """Base of the objectives that draw for each run: seeds and shares of tokens, on the device."""
+
+    def __init__(self, configs: Sequence[RunConfig], device: torch.device | str):
+        self._seeds = torch.zeros(len(configs), dtype=torch.int64, device=device)
+        self._ratios = torch.zeros(len(configs), device=device)
+        self.load(configs)
+
+    def load(self, configs: Sequence[RunConfig]) -> None:
+        self._seeds.copy_(torch.tensor([config.batches_seed for config in configs]))
+        self._ratios.copy_(torch.tensor([config.mask_ratio for config in configs]))
+
+
+class Masked(Drawn):
     """Tokens hidden from the input: `mask_ratio` of a sequence, shown as `mask_mix` says.
 
     Reads the first T tokens of a window, so that it sees the text that `Causal` sees. Source:
@@ -131,13 +144,7 @@ class Masked:
         self._tokens, self._device = tokens, device
         self._kind = self._mask(first.mask_kind)
         self._documents = _documents(configs, tokens)
-        self._seeds = torch.zeros(len(configs), dtype=torch.int64, device=device)
-        self._ratios = torch.zeros(len(configs), device=device)
-        self.load(configs)
-
-    def load(self, configs: Sequence[RunConfig]) -> None:
-        self._seeds.copy_(torch.tensor([config.batches_seed for config in configs]))
-        self._ratios.copy_(torch.tensor([config.mask_ratio for config in configs]))
+        super().__init__(configs, device)
 
     def train(self, windows: Tensor, step: Tensor | int, row: int = 0) -> Example:
         texts = windows[..., :-1]

@@ -52,6 +52,8 @@ class TransformerResolver:
     settings: Mapping[str, Any] = field(default_factory=dict)
     about: tuple[str, ...] = ()
     _geometries: dict[tuple[Any, ...], Fields] = field(default_factory=dict)
+    # hashes of corpus and tokenizer, n_ctx: pairs that were checked
+    _pairs: set[tuple[str, str, int]] = field(default_factory=set)
 
     @property
     def code(self) -> tuple[Code, ...]:
@@ -139,7 +141,10 @@ class TransformerResolver:
     def _of_pairs(self, run: Run, read: Text) -> Resolved:
         """Return a run on pairs, each of which takes a row of n_ctx tokens."""
         config, corpus = run.config, read.corpus
-        pairs.check(text.of(corpus, read.tokenizer), corpus.name, config.n_ctx)
+        checked = (corpus.hash, read.tokenizer.hash, config.n_ctx)
+        if checked not in self._pairs:  # once for all cells
+            pairs.check(text.of(corpus, read.tokenizer), corpus.name, config.n_ctx)
+            self._pairs.add(checked)
         n = config.steps * config.batch_size
         held_out = corpus.n_held_out_documents * config.n_ctx
         return Resolved(run, n / corpus.n_train_documents, held_out)
