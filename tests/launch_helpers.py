@@ -201,13 +201,14 @@ def processes() -> Iterator[tuple[int, int, str]]:
 
 
 def content(path: Path) -> dict[str, list[tuple]]:
-    """A database, but for times, numbers of rows and attempts: what must not depend on how often a
-    study was interrupted.
+    """A database, but for times, numbers of rows, attempts and a study's revision: what must not
+    depend on how often a study was interrupted, nor on which of two launchers came first to a
+    stage. The one that comes late may register the plan that it still has, as one more revision.
     """
     return {
         "study": rows(
             path,
-            "SELECT name, question, metric, goal, revision, toml, evaluation, plan_hash FROM study"
+            "SELECT name, question, metric, goal, toml, evaluation, plan_hash FROM study"
             " ORDER BY name",
         ),
         "cell": rows(
