@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -46,10 +45,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def tried(file: Path, data: bytes) -> tuple[str, float]:
-    """Return "plan" or a file's error line, and the seconds; other exceptions are raised."""
+def tried(file: Path, data: bytes) -> str:
+    """Return "plan" or a file's error line; other exceptions are raised."""
     file.write_bytes(data)
-    begun = time.process_time()
     outcome = "plan"
     try:
         study = load(str(file))
@@ -64,7 +62,7 @@ def tried(file: Path, data: bytes) -> tuple[str, float]:
     except AblateError as error:
         outcome = str(error)
         assert str(file) in outcome and len(outcome) < 2000 + 2 * len(str(file))
-    return outcome, time.process_time() - begun
+    return outcome
 
 
 def numbers(config: RunConfig) -> list[int]:
@@ -88,9 +86,7 @@ def test_mutated_files_are_plans_or_errors(place: Path, chunk: int, number: int)
     @settings(max_examples=number, deadline=None, database=None)
     @given(data=mutated(originals(STUDIES)))
     def fuzz(data: bytes) -> None:
-        outcome, seconds = tried(file, data)
-        plans.append(outcome == "plan")
-        assert seconds < 2
+        plans.append(tried(file, data) == "plan")
 
     fuzz()
     assert number / 15 < sum(plans) < number / 1.1
@@ -160,7 +156,7 @@ EXPLOSIONS = {
 @pytest.mark.parametrize("name", EXPLOSIONS)
 def test_what_would_explode_is_refused(place: Path, name: str) -> None:
     text, words = EXPLOSIONS[name]
-    assert words in tried(place / "small.toml", text.encode())[0]
+    assert words in tried(place / "small.toml", text.encode())
 
 
 # -- what a study file names -----------------------------------------------------------------------
@@ -182,7 +178,7 @@ PATHS = {
 @pytest.mark.parametrize("key", ["corpus", "tokenizer"])
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path[:20])
 def test_an_unreadable_path_is_reported_with_its_line(place: Path, key: str, path: str) -> None:
-    outcome, _ = tried(
+    outcome = tried(
         place / "small.toml", PLAIN.replace("[base]", f'[base]\n{key} = "{path}"').encode()
     )
     assert "line 5: " in outcome
@@ -194,4 +190,4 @@ def test_links_in_circles_are_not_followed(place: Path) -> None:
     (place / "loops" / "once more").symlink_to(place)
     for corpus in ("**/*.txt", "loops/../text"):
         text = PLAIN.replace("[base]", f'[base]\ncorpus = "{corpus}"').replace('"1M"', '"10K"')
-        assert tried(place / "small.toml", text.encode())[0] == "plan"
+        assert tried(place / "small.toml", text.encode()) == "plan"
