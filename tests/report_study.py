@@ -216,7 +216,7 @@ def _play(db: Database, claim: records.Claim, result: Outcome) -> None:
     ingest.ingest(db, claim.attempt_id)
 
 
-def save_svg(figure: Figure, stem: Path) -> list[Path]:
+def save_svg(figure: Figure, stem: Path, kinds: object = ()) -> list[Path]:
     """`figures.save`, quicker: the three kinds of files are looked at elsewhere."""
     with style.theme():
         figure.savefig(stem.with_suffix(".svg"))

@@ -88,15 +88,17 @@ class StudyData:
         whole = (self.compared["status"] == "complete") & self.compared["metric"].notna()
         return self.compared[whole].reset_index(drop=True)
 
-    @cached_property
-    def incomparable(self) -> list[str]:
-        """Fields across which the metric does not compare, but which differ between cells."""
+    def incomparable(self, stratum: str | None = None) -> list[str]:
+        """Return fields across which the metric does not compare, but which differ between cells.
+
+        Args:
+            stratum: Whose cells are looked at; None for those of the study.
+        """
         fields = COMPARABLE.get(final(self.study.metric)[0], ())
-        return [
-            name
-            for name in fields
-            if name in self.compared and self.compared[name].nunique(dropna=False) > 1
-        ]
+        runs = self.compared
+        if stratum is not None:
+            runs = runs[runs["stratum"] == stratum]
+        return [name for name in fields if name in runs and runs[name].nunique(dropna=False) > 1]
 
     @property
     def factors(self) -> list[str]:

@@ -27,7 +27,7 @@ def grid(data: StudyData) -> Iterator[records.Finding]:
         reason = "some of its cells did not learn beyond token frequencies"
         yield records.GridNote(reason=reason, **note)  # type: ignore[arg-type]
         return
-    if fields := data.incomparable:
+    if fields := data.incomparable():
         across = listed(name.removesuffix("_hash") for name in fields)
         reason = f"the metric is not comparable across {across}, which the grid varies"
         yield records.GridNote(reason=reason, **note)  # type: ignore[arg-type]

@@ -28,9 +28,9 @@ def best(data: StudyData, failed: frozenset[str]) -> Iterator[records.Best]:
         data: The study.
         failed: Cells with failed runs.
     """
-    if data.incomparable:
-        return
     for stratum in data.strata:
+        if data.incomparable(stratum):
+            continue
         arms = data.arms[data.arms["stratum"] == stratum].set_index("cell")["arm"].astype(str)
         judged = [cell for cell in arms.index if cell not in data.untrained | failed]
         table = (

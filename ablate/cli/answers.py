@@ -30,6 +30,14 @@ def report(
     out: Annotated[
         Path, typer.Option("--out", metavar="FOLDER", help="Folder to write reports to.")
     ] = Path("results"),
+    figures: Annotated[
+        str,
+        typer.Option(
+            "--figures",
+            metavar="KINDS",
+            help="Files of each figure, such as svg,pdf,png; svg is always written.",
+        ),
+    ] = "svg",
     as_: Annotated[
         Literal["text", "json"],
         typer.Option(
@@ -47,6 +55,7 @@ def report(
     from ablate.store.names import studies
 
     show = console()
+    kinds = _kinds(figures)
     with store.open(db) as database:
         file = study or ""
         study = study and name_of(study, database)
@@ -55,15 +64,31 @@ def report(
             return
         if study is None:
             with writing(out):
-                page = reports.index(database, list(studies(database)), out)
+                page = reports.index(database, list(studies(database)), out, kinds)
         else:
             data = reports.gather(database, study)
             show.print(reports.answer(data), markup=False, soft_wrap=True)
             for note in notes(study, database, file):
                 show.print(note, markup=False, soft_wrap=True)
             with writing(out):
-                page = reports.write(data, out / file_name(study))
+                page = reports.write(data, out / file_name(study), kinds)
         show.print(f"\nReport: {page}", markup=False, soft_wrap=True)
+
+
+def _kinds(given: str) -> list[str]:
+    """Return the kinds of files of figures, "svg" among them.
+
+    Raises:
+        AblateError: There is no such kind.
+    """
+    from ablate.errors import unknown
+    from ablate.figures.style import KINDS
+
+    asked = given.replace(",", " ").split()
+    for kind in asked:
+        if kind not in KINDS:
+            raise unknown("--figures: kind of file", kind, KINDS)
+    return [kind for kind in KINDS if kind == "svg" or kind in asked]
 
 
 def _json(database: Database, study: str | None) -> str:

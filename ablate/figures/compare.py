@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
@@ -19,6 +20,7 @@ from ablate.figures import style
 
 FEWEST = 3  # fewest runs with an interval: that of two runs reaches 13 standard errors to each side
 APART = 2.4  # points by which neighbouring lines of `ordered` are shifted
+UNLIKE = 3.0  # families whose ranges differ by more than this factor have an axis each
 MOST_APART = 40.0  # points from the first line to the last
 
 
@@ -34,7 +36,7 @@ def effects(
 
     A thick line is the 95% t-interval, a faint point a pair. A filled mark is significant after
     Holm's correction, a hollow one is not. Where an interval leaves the axis, it ends in an arrow,
-    and its numbers are given.
+    and its numbers are given. In a new figure, families of unlike ranges have an axis each.
 
     Args:
         effects: `ablate.effects(study)`.
@@ -45,34 +47,57 @@ def effects(
     """
     with style.theme():
         groups = _groups(effects.assign(place=effects["arm"].cat.codes))
-        ax = style.canvas(ax, 0.75 + 0.19 * sum(group.height for group in groups))
-        low, high = _window(effects, pairs)
-        top, heights, names = 0.5, [], []
-        for group in groups:
-            _heading(ax, top - _height(group.heading) / 2, group.heading)
-            y = top - _height(group.heading)
-            for name, row in group.rows:
-                heights.append(y - _height(name) / 2)
-                names.append(name)
-                own = pairs[(pairs["family"] == row["family"]) & (pairs["cell"] == row["cell"])]
-                _row(ax, heights[-1], row, own, low, high)
-                y -= _height(name)
-            top -= group.height
-        ax.set_yticks(heights, names)
-        ax.tick_params(axis="y", length=0, pad=4)
-        ax.axvline(0, color=style.INK, linewidth=0.7, zorder=1)
-        ax.set_xlim(low, high)
-        ax.set_ylim(top + 0.15, 0.7)
-        style.ticks(ax, "x", style.signed)
-        ax.grid(axis="x")
-        ax.spines["left"].set_visible(False)
-        better = (
-            "←\u00a0better\u2003\u2003worse\u00a0→"
+        windows = [_window(effects.loc[group.rows_of], pairs) for group in groups]
+        widths = [high - low for low, high in windows]
+        words = style.plain(label).replace(" (", "\n(", 1)
+        words += (
+            "\n←\u00a0better\u2003\u2003worse\u00a0→"
             if goal == "min"
-            else "←\u00a0worse\u2003\u2003better\u00a0→"
+            else "\n←\u00a0worse\u2003\u2003better\u00a0→"
         )
-        ax.set_xlabel(style.plain(label).replace(" (", "\n(", 1) + f"\n{better}")
+        if ax is None and max(widths) > UNLIKE * min(widths):
+            heights = [0.19 * group.height + 0.2 for group in groups]
+            panels = plt.subplots(
+                len(groups),
+                1,
+                figsize=(style.WIDTH, 0.55 + sum(heights)),
+                height_ratios=heights,
+                layout="constrained",
+            )[1]
+            for panel, group, window in zip(panels, groups, windows, strict=True):
+                _panel(style.canvas(panel, 0), [group], pairs, window)
+            panels[-1].set_xlabel(words)
+            return panels[0]
+        ax = style.canvas(ax, 0.75 + 0.19 * sum(group.height for group in groups))
+        _panel(ax, groups, pairs, _window(effects, pairs))
+        ax.set_xlabel(words)
         return ax
+
+
+def _panel(
+    ax: Axes, groups: Sequence[_Group], pairs: pd.DataFrame, window: tuple[float, float]
+) -> None:
+    """Draw groups below each other on one axis."""
+    low, high = window
+    top, heights, names = 0.5, [], []
+    for group in groups:
+        _heading(ax, top - _height(group.heading) / 2, group.heading)
+        y = top - _height(group.heading)
+        for name, row in group.rows:
+            heights.append(y - _height(name) / 2)
+            names.append(name)
+            own = pairs[(pairs["family"] == row["family"]) & (pairs["cell"] == row["cell"])]
+            _row(ax, heights[-1], row, own, low, high)
+            y -= _height(name)
+        top -= group.height
+    ax.set_yticks(heights, names)
+    ax.tick_params(axis="y", length=0, pad=4)
+    ax.axvline(0, color=style.INK, linewidth=0.7, zorder=1)
+    ax.set_xlim(low, high)
+    ax.set_ylim(top + 0.15, 0.7)
+    style.ticks(ax, "x", style.signed)
+    ax.grid(axis="x")
+    ax.spines["left"].set_visible(False)
 
 
 @dataclass(frozen=True)
@@ -86,6 +111,11 @@ class _Group:
     def height(self) -> float:
         """The height in rows, with the space below."""
         return sum(map(_height, (self.heading, *(name for name, _ in self.rows)))) + 0.35
+
+    @property
+    def rows_of(self) -> list[Any]:
+        """The rows' index in the frame of effects."""
+        return [row.name for _, row in self.rows]
 
 
 def _height(text: str) -> float:
@@ -174,9 +204,10 @@ def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, hi
     ends = [end for end in (row["lo"], row["hi"]) if math.isfinite(end)]
     text_style: dict[str, Any] = {"va": "center", "fontsize": 7, "color": shade}
     if row["n"] == 0:
-        ax.annotate(
-            "no pair to compare", (0, y), xytext=(4, 0), textcoords="offset points", **text_style
-        )
+        _note(ax, y, "no pair to compare", **text_style)
+        return
+    if not math.isfinite(mean):
+        _note(ax, y, "no effect: an arm did not learn", **text_style)
         return
     if not all(low <= value <= high for value in (*ends, mean)):
         right = mean > high or (mean >= low and mean < (low + high) / 2)
@@ -205,6 +236,10 @@ def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, hi
         face = shade if significant else style.PAPER
         look = style.look(row["place"], 4.5)
         style.tipped(ax, text, mean, y, markerfacecolor=face, zorder=4, **look)
+
+
+def _note(ax: Axes, y: float, text: str, **look: Any) -> None:
+    ax.annotate(text, (0, y), xytext=(4, 0), textcoords="offset points", **look)
 
 
 def _numbers(mean: float, ends: list[float], arrows: tuple[str, str]) -> str:

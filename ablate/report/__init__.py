@@ -1,4 +1,4 @@
-"""Write a study's answer as HTML, Markdown, LaTeX and CSV, with figures as SVG, PDF and PNG.
+"""Write a study's answer as HTML, Markdown, LaTeX and CSV, with figures as SVG, PDF or PNG.
 
 `gather` reads a study and derives its findings, once; `write` makes the files of a report, `answer`
 the lines that the command line prints. `index` is a page over several reports. The sentences are
@@ -25,6 +25,7 @@ from ablate.report import (
     fitted,
     grids,
     masked,
+    overview,
     plots,
     scaled,
     tables,
@@ -42,18 +43,18 @@ if TYPE_CHECKING:
 __all__ = ["ReportData", "answer", "gather", "index", "lead", "write"]
 
 PAGE = "report.html"
+SVG = ("svg",)
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # acts on the terminal that shows a file
 
 
 @dataclass(frozen=True)
 class Written:
-    """One entry of an index: a study, what it says first, and where its page is."""
+    """One entry of an index: a study, its answer in short, and where its page is."""
 
     name: str
     question: str
     state: str
-    lead: list[str]
-    verdict: list[str]
+    headline: list[str]
     page: str  # address, relative to the index
 
 
@@ -63,15 +64,16 @@ def lead(data: ReportData) -> list[str]:
     return [*curves, *answers.lead(data), *answers.cells(data), *answers.lengths(data)]
 
 
-def write(data: ReportData, out: Path) -> Path:
+def write(data: ReportData, out: Path, kinds: Sequence[str] = SVG) -> Path:
     """Write a report and return the path of its page.
 
     Args:
         data: from `gather`.
-        out: gets report.html, report.md, tables/*.csv and *.tex, figures/*.svg, *.pdf and *.png.
+        out: gets report.html, report.md, tables/*.csv and *.tex, figures/*.svg and other kinds.
+        kinds: Files of each figure: "svg", which the page needs, and perhaps "pdf" and "png".
     """
     out.mkdir(parents=True, exist_ok=True)
-    effects, *sections = _sections(data, out / "figures")
+    effects, *sections = _sections(data, FigureSet(out / "figures", kinds))
     for table in [table for section in (effects, *sections) for table in section.tables]:
         _save(out / "tables" / f"{table.name}.csv", to_csv(table))
         _save(out / "tables" / f"{table.name}.tex", to_latex(table))
@@ -79,11 +81,11 @@ def write(data: ReportData, out: Path) -> Path:
         "study": data.study,
         "effects": effects,
         "state": fairness.state(data),
-        "lead": lead(data),
-        "brief": answers.brief(data),
-        "legend": answers.legend(data),
+        "headline": overview.headline(data),
+        "badges": overview.badges(data),
+        "matrix": overview.matrix(data),
+        "metric": data.labels,
         "families": answers.families(data) + answers.interactions(data) + answers.changes(data),
-        "fairness": fairness.fairness(data),
         "sections": sections,
     }
     _save(out / "report.md", _templates(False).get_template("report.md.j2").render(content))
@@ -117,13 +119,20 @@ def _lines(family: answers.Family, short: bool) -> list[str]:
     )
 
 
-def index(db: Database, studies: Sequence[str], out: Path) -> Path:
-    """Write a report for each study into a folder of `out`, and index.html; return its path."""
+def index(db: Database, studies: Sequence[str], out: Path, kinds: Sequence[str] = SVG) -> Path:
+    """Write a report for each study into a folder of `out`, and index.html; return its path.
+
+    Args:
+        db: The database.
+        studies: Their names.
+        out: The folder.
+        kinds: As for `write`.
+    """
     written = []
     for name in studies:
         data = gather(db, name)
-        page = write(data, out / file_name(name))
-        texts = fairness.state(data), lead(data), answers.verdict(data)
+        page = write(data, out / file_name(name), kinds)
+        texts = fairness.state(data), overview.headline(data)
         written.append(
             Written(name, data.study.question, *texts, quote(page.relative_to(out).as_posix()))
         )
@@ -133,16 +142,17 @@ def index(db: Database, studies: Sequence[str], out: Path) -> Path:
     return out / "index.html"
 
 
-def _sections(data: ReportData, folder: Path) -> list[Section]:
+def _sections(data: ReportData, figure_set: FigureSet) -> list[Section]:
     """Return the section of effects, shown with the answer, and all others with content."""
-    figure_set = FigureSet(folder)
     effects = Section(
         "effects",
         "Effects",
+        paragraphs=[*answers.cells(data), *answers.unranked(data), *answers.lengths(data)],
         figures=plots.effects(figure_set, data),
         tables=_full(tables.effects(data), tables.interactions(data), tables.changes(data)),
     )
     sections = [
+        Section("basis", "Basis of the comparison", paragraphs=fairness.fairness(data)),
         Section(
             "cells",
             "What was compared",

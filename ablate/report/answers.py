@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ from ablate.analysis.records import (
 )
 from ablate.plan.compare import MISMATCH
 from ablate.report.data import ReportData
-from ablate.report.labels import MetricLabels, decimals, detectable, number, plural, sentence
+from ablate.report.labels import MetricLabels, decimals, detectable, number, plural
 from ablate.report.sentences import numbers, say
 from ablate.units import listed
 
@@ -61,6 +61,14 @@ class Answer:
         """The verdict of a contrast; "changed" for a change or an interaction."""
         return self.finding.verdict if isinstance(self.finding, Contrast) else "changed"
 
+    @property
+    def anchor(self) -> str:
+        """The id of the sentence on a page, which follows from what was compared."""
+        one = self.finding
+        names = ("family", "stratum", "factor", "level", "cell")
+        of = "\n".join(getattr(one, name, "") for name in names)
+        return f"{one.kind}-{hashlib.sha256(of.encode()).hexdigest()[:10]}"
+
 
 @dataclass(frozen=True)
 class Family:
@@ -76,15 +84,31 @@ class Family:
 def lead(data: ReportData) -> list[str]:
     """Return which arms of each stratum are the best, or not distinguishable from it."""
     found = data.findings.of(Best)
-    if len(found) <= FEW:
-        return [say("best", one, data.labels, list(_candidates(data, one))) for one in found]
+    if len(found) > FEW:
+        return [best_sets(data)]
+    return [f"{best(data, one)} {say('unranked', one)}".strip() for one in found]
+
+
+def best(data: ReportData, one: Best) -> str:
+    """Return a sentence on the best arm of a stratum, or the arms that may be the best."""
+    return say("best", one, data.labels, list(_candidates(data, one)))
+
+
+def best_sets(data: ReportData) -> str:
+    """Return a sentence on the best arms of all strata."""
     sets: dict[str, list[str]] = {}
+    found = data.findings.of(Best)
     for one in found:
         order = [arm for arm in data.arms["arm"].cat.categories if arm in one.arms]
-        names = listed((_called(data, arm) for arm in order), "or")
+        names = listed((called(data, arm) for arm in order), "or")
         sets.setdefault(names, []).append(one.stratum)
     ranked = sorted(sets.items(), key=lambda item: -len(item[1]))
-    return [say("best_sets", ranked, data.labels, len(found))]
+    return say("best_sets", ranked, data.labels, len(found))
+
+
+def unranked(data: ReportData) -> list[str]:
+    """Return a sentence a stratum on the arms that are not ranked."""
+    return [text for one in data.findings.of(Best) if (text := say("unranked", one))]
 
 
 def _candidates(data: ReportData, one: Best) -> Iterator[str]:
@@ -95,7 +119,7 @@ def _candidates(data: ReportData, one: Best) -> Iterator[str]:
         digits += 1
     for arm, mean in zip(one.arms, one.means, strict=True):
         unit = data.labels.after if arm == one.arms[0] else ""
-        yield f"{_called(data, arm)} ({number(mean, digits)}{unit})"
+        yield f"{called(data, arm)} ({number(mean, digits)}{unit})"
 
 
 def cells(data: ReportData) -> list[str]:
@@ -143,29 +167,8 @@ def legend(data: ReportData) -> str:
     return say("legend", data.labels, significant)
 
 
-def verdict(data: ReportData) -> list[str]:
-    """Return a line a family on its contrasts, or one line where there are many families."""
-    all_families = families(data)
-    if len(all_families) <= FEW:
-        return [f"{sentence(family.heading)}: {family.brief}" for family in all_families]
-    found = data.findings.of(Contrast)
-    counts = Counter(one.verdict for one in found)
-    counted = [
-        f"{counts[name]} {'is' if counts[name] == 1 else 'are'} {text}"
-        for name, text in VERDICTS.items()
-        if counts[name]
-    ]
-    see = detectable(
-        data.labels, [one.detectable for one in found if one.verdict == "inconclusive"]
-    )
-    return [
-        f"Of {plural(len(found), 'contrast')} with a baseline"
-        f" {listed(counted)}{f': {see}' if see else ''}."
-    ]
-
-
-def _called(data: ReportData, arm: Any) -> str:
-    """Return the level of an arm, with the factor's name if the level is a number."""
+def called(data: ReportData, arm: Any) -> str:
+    """Return the name of an arm, with the factor's name if the arm is a number."""
     factors = data.effects["factor"].unique()
     return (
         f"{factors[0]}={arm}"

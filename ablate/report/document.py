@@ -64,13 +64,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure that is saved as svg, pdf and png under `name`."""
+    """A figure that is saved under `name`, in each kind of file."""
 
     name: str
     title: str
     caption: str
     file: Path  # of the svg
     folded: bool = False  # one of many alike: shown on request
+    kinds: tuple[str, ...] = ("svg",)
 
     @property
     def svg(self) -> str:

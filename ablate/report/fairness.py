@@ -123,6 +123,13 @@ def _tuned(data: ReportData) -> str:
     return _untuned(data)
 
 
+def one_rate(data: ReportData) -> bool:
+    """Return whether all arms of models by ablate share one learning rate that nothing tuned."""
+    own = data.study.own or "lr" in (data.settings.get("factors") or {})
+    tuned = data.settings.get("tune") and tuned_field(data.settings) == "lr"
+    return not own and not tuned and data.compared["lr"].nunique() == 1
+
+
 def _untuned(data: ReportData) -> str:
     rates = sorted(set(data.compared["lr"].dropna()))
     if "lr" in (data.settings.get("factors") or {}):

@@ -28,10 +28,15 @@ MOST = 16  # processes that draw, each with 40 MB of its own
 
 
 class FigureSet:
-    """Takes figures for a folder; `draw` draws them all, and keeps none in memory."""
+    """Takes figures for a folder; `draw` draws them all, and keeps none in memory.
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    Args:
+        folder: Where they are saved.
+        kinds: Files of each: "svg", which the page needs, and perhaps "pdf" and "png".
+    """
+
+    def __init__(self, folder: Path, kinds: Sequence[str] = ("svg",)):
+        self.folder, self.kinds = folder, kinds
         folder.mkdir(parents=True, exist_ok=True)
         self.drawings: dict[str, _Drawing] = {}
 
@@ -45,7 +50,7 @@ class FigureSet:
         stratum: int | None = None,
         **options: Any,
     ) -> Figure:
-        """Add the figure that `draw(*frames, **options)` draws, to be saved as svg, pdf and png.
+        """Add the figure that `draw(*frames, **options)` draws, to be saved in each kind of file.
 
         Args:
             name: Stem of its files.
@@ -58,9 +63,14 @@ class FigureSet:
         """
         name = name if stratum is None else f"{name}-{stratum}"
         assert name not in self.drawings, name
-        self.drawings[name] = _Drawing(self.folder / name, draw, frames, options)
+        self.drawings[name] = _Drawing(self.folder / name, self.kinds, draw, frames, options)
         return Figure(
-            name, title, caption, self.folder / f"{name}.svg", folded=(stratum or 0) >= OPEN
+            name,
+            title,
+            caption,
+            self.folder / f"{name}.svg",
+            folded=(stratum or 0) >= OPEN,
+            kinds=tuple(self.kinds),
         )
 
     def draw(self) -> None:
@@ -78,6 +88,7 @@ class FigureSet:
 @dataclass(frozen=True)
 class _Drawing:
     stem: Path
+    kinds: Sequence[str]
     draw: Callable[..., Axes]
     frames: Sequence[Any]
     options: dict[str, Any]
@@ -85,7 +96,7 @@ class _Drawing:
     def save(self) -> None:
         figure = self.draw(*map(_drawable, self.frames), **self.options).figure
         assert isinstance(figure, Canvas)
-        figures.save(figure, self.stem)
+        figures.save(figure, self.stem, self.kinds)
         plt.close(figure)
 
 

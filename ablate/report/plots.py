@@ -194,13 +194,13 @@ def ordered(figure_set: FigureSet, data: ReportData) -> list[Figure]:
 
 def heat(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """Return the metric over two factors, if the study has two."""
-    if len(data.factors) != 2 or data.good.empty or data.incomparable:
+    if len(data.factors) != 2 or data.good.empty or data.incomparable():
         return []
     x, y = sorted(data.factors, key=lambda factor: -len(data.orders[factor]))
     frame = pd.DataFrame(
         {
             factor: pd.Categorical(
-                _level(data.good, data, factor), categories=_in_order(data, factor), ordered=True
+                _level(data.good, data, factor), categories=in_order(data, factor), ordered=True
             )
             for factor in (x, y)
         }
@@ -216,8 +216,8 @@ def heat(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     ]
 
 
-def _in_order(data: ReportData, factor: str) -> list[str]:
-    """A factor's levels: numbers by size, names as the study file has them."""
+def in_order(data: ReportData, factor: str) -> list[str]:
+    """Return a factor's levels: numbers by size, names as the study file has them."""
     levels = data.orders[factor]
     values = pd.to_numeric(pd.Series(levels), errors="coerce")
     return levels if values.isna().any() else [levels[index] for index in values.argsort()]

@@ -31,6 +31,12 @@ def lead(scaled: Scaled) -> list[str]:
     return [_differences(one) for one in (scaled.fitted.comparisons if scaled.fitted else ())]
 
 
+def claims(scaled: Scaled) -> list[str]:
+    """Return the first sentence of each comparison, with the difference in loss."""
+    found = scaled.fitted.comparisons if scaled.fitted else ()
+    return [f"{_claim(one)[:-1]}: loss {gap(one.measured or one.gap)}." for one in found]
+
+
 def _differences(one: Comparison) -> str:
     apart = [f"{SYMBOLS[key]} {change(test.interval)}" for key, test in one.exponents.items()]
     apart.append(

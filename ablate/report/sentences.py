@@ -51,7 +51,7 @@ def _macros() -> Any:
         "ends": labels.ends,
         "magnitudes": _magnitudes,
         "decimals": labels.decimals,
-        "places": _places,
+        "places": places,
         "detectable": labels.detectable,
         "p_value": labels.p_value,
         "percent": labels.percent,
@@ -68,7 +68,7 @@ def _macros() -> Any:
     return environment.get_template("sentences.j2").module
 
 
-def _places(one: Any) -> int:
+def places(one: Any) -> int:
     """Decimals that show two digits of the half width of a finding's interval."""
     return labels.decimals((one.hi - one.lo) / 2)
 
@@ -98,5 +98,5 @@ def reasons(one: Contrast) -> str:
 
 def numbers(one: Any) -> str:
     """Return a difference and its interval: "+0.178, +0.122 to +0.233"."""
-    digits = _places(one)
+    digits = places(one)
     return f"{labels.signed(one.mean, digits)}, {labels.ends(one.lo, one.hi, digits)}"

@@ -1,0 +1,235 @@
+"""The first screen of a page: two sentences, what limits the answer, and arms against strata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ablate.analysis.records import (
+    Best,
+    Change,
+    Contrast,
+    Mismatch,
+    OfContrast,
+    SameSeeds,
+    SeedGroups,
+    Untrained,
+)
+from ablate.plan.compare import MISMATCH
+from ablate.report import answers, fairness, plots, scaled
+from ablate.report.data import ReportData
+from ablate.report.labels import decimals, detectable, ends, number, percent, plural, signed
+from ablate.report.sentences import places, say
+
+ACROSS = 6  # strata that a matrix shows side by side, even if it has fewer arms
+
+
+@dataclass(frozen=True)
+class Badge:
+    """Something that limits the answer, in a few words.
+
+    Attributes:
+        text: What it is.
+        section: Id of the section of the page that says more.
+    """
+
+    text: str
+    section: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One arm in one stratum.
+
+    Attributes:
+        text: Its effect; of a baseline its mean.
+        detail: The interval of the effect, or why there is none.
+        verdict: Of its contrast; "baseline" for a baseline.
+        best: Whether it is the best arm of its stratum, or not distinguishable from the best.
+        anchor: Id of the sentence on its contrast; "" for a baseline.
+    """
+
+    text: str
+    detail: str
+    verdict: str
+    best: bool
+    anchor: str = ""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Arms against strata. A row is its name and a cell for each column, None where there is none.
+
+    Attributes:
+        corner: What the rows are.
+        columns: Names of the columns.
+        rows: Name and cells of each row.
+    """
+
+    corner: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
+
+    @property
+    def has_best(self) -> bool:
+        """Whether a cell is marked as best."""
+        return any(cell.best for cell in self._cells)
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether it has the baselines."""
+        return any(cell.verdict == "baseline" for cell in self._cells)
+
+    @property
+    def _cells(self) -> Iterator[Cell]:
+        return (cell for _, row in self.rows for cell in row if cell)
+
+
+def headline(data: ReportData) -> list[str]:
+    """Return the answer in at most two sentences: the best arms, and how far effects reach."""
+    best = data.findings.of(Best)
+    first = scaled.claims(data.curves_fitted) if data.curves_fitted else []
+    if not first and len(best) == 1:
+        first = [answers.best(data, best[0])]
+    elif not first and best:
+        first = [answers.best_sets(data)]
+    contrasts = data.findings.of(Contrast)
+    if not contrasts:
+        return first or ["The study has no contrast: nothing is compared."]
+    return [*first[:1], _reach(data, contrasts)]
+
+
+def _reach(data: ReportData, contrasts: Sequence[Contrast]) -> str:
+    """Say how far significant effects reach, and whether they change between strata."""
+    significant = sorted((one for one in contrasts if one.significant), key=lambda one: one.mean)
+    baselines = {one.baseline_level for one in contrasts}
+    base = baselines.pop() if len(baselines) == 1 else "the baseline"
+    see = detectable(
+        data.labels, [one.detectable for one in contrasts if one.verdict == "inconclusive"]
+    )
+    changes = data.findings.of(Change)
+    changed = sum(one.significant for one in changes)
+    names = [_name(data, one, place=len(data.strata) > 1) for one in significant]
+    reach = say("reach", significant, names, base, data.labels, see)
+    return f"{reach}{say('changed', changed, len(changes))}."
+
+
+def _name(data: ReportData, one: OfContrast, *, place: bool = False) -> str:
+    """Return the level of a contrast, with its factor if the study contrasts several."""
+    factors = {other.factor for other in data.findings.of(Contrast)}
+    name = f"{one.factor}={one.level}" if len(factors) > 1 else answers.called(data, one.level)
+    return f"{name} at {one.stratum}" if place and one.stratum else name
+
+
+def badges(data: ReportData) -> list[Badge]:
+    """Return what a reader has to be careful about; [] where nothing is known of."""
+    return [Badge(text, section) for text, section in _limits(data)]
+
+
+def _limits(data: ReportData) -> Iterator[tuple[str, str]]:
+    open_runs = data.compared.drop_duplicates("run")["status"]
+    if waiting := int(open_runs.isin(fairness.UNFINISHED).sum()):
+        yield f"{plural(waiting, 'run')} still to run", "runs"
+    if broken := int(open_runs.isin(["diverged", "failed", "oom", "timeout"]).sum()):
+        yield f"{plural(broken, 'run')} diverged or failed", "troubles"
+    if untrained := len(data.findings.of(Untrained)):
+        yield f"{plural(untrained, 'cell')} did not learn beyond token frequencies", "effects"
+    if fairness.one_rate(data):
+        yield "learning rate not tuned", "basis"
+    for what, name in (("params_body", "parameters"), ("flops", "training FLOPs")):
+        off = max((abs(getattr(one, what)) for one in data.findings.of(Mismatch)), default=0.0)
+        if off > MISMATCH:
+            yield f"{name} differ by up to {percent(off)}", "basis"
+    if grouped := len(data.findings.of(SeedGroups)):
+        yield f"the seeds of {plural(grouped, 'cell')} fall into groups", "effects"
+    if data.findings.of(SameSeeds):
+        yield "some seeds have identical curves", "basis"
+    contrasts = data.findings.of(Contrast)
+    narrow = sum(one.significant and one.text_lo <= 0 <= one.text_hi for one in contrasts)
+    if narrow:
+        yield f"{plural(narrow, 'effect')} not significant for new text", "effects"
+    seeds = min((one.n for one in contrasts if one.n), default=0)
+    if 0 < seeds < 5:
+        yield f"only {plural(seeds, 'pair')} of runs", "basis"
+
+
+def matrix(data: ReportData) -> Matrix | None:
+    """Return the effect of every arm in every stratum; None for a study of one stratum."""
+    contrasts = data.findings.of(Contrast)
+    strata = list(dict.fromkeys(one.stratum for one in contrasts))
+    if len(strata) < 2:
+        return None
+    arms = list(dict.fromkeys(_name(data, one) for one in contrasts))
+    cells = {(_name(data, one), one.stratum): _cell(data, one) for one in contrasts}
+    if len(arms) == 1 and (grid := _grid(data, contrasts, cells)):
+        return grid
+    bases = list(dict.fromkeys(one.baseline_level for one in contrasts))
+    base = f"{bases[0]} (baseline)" if len(bases) == 1 else "baseline"
+    cells |= {(base, one.stratum): _baseline(data, one) for one in contrasts}
+    names = [base, *arms]
+    if len(strata) <= max(ACROSS, len(names)):
+        rows = tuple((arm, tuple(cells.get((arm, place)) for place in strata)) for arm in names)
+        return Matrix("arm", tuple(strata), rows)
+    rows = tuple((place, tuple(cells.get((arm, place)) for arm in names)) for place in strata)
+    return Matrix("stratum", tuple(names), rows)
+
+
+def _grid(
+    data: ReportData, contrasts: Sequence[Contrast], cells: Mapping[tuple[str, str], Cell]
+) -> Matrix | None:
+    """Return the one arm of a study over the two factors of its strata; None if it has not two."""
+    within = [
+        factor
+        for factor, level in data.levels[contrasts[0].cell].items()
+        if f"{factor}={level}" in contrasts[0].stratum.split(", ")
+    ]
+    if len(within) != 2:
+        return None
+    down, across = within
+    at = {
+        (data.levels[one.cell][down], data.levels[one.cell][across]): cells[
+            _name(data, one), one.stratum
+        ]
+        for one in contrasts
+    }
+    columns = plots.in_order(data, across)
+    return Matrix(
+        _name(data, contrasts[0]),
+        tuple(f"{across}={level}" for level in columns),
+        tuple(
+            (f"{down}={level}", tuple(at.get((level, column)) for column in columns))
+            for level in plots.in_order(data, down)
+        ),
+    )
+
+
+def _cell(data: ReportData, one: Contrast) -> Cell:
+    best = _is_best(data, one.stratum, one.cell)
+    where = answers.Answer("", "", one).anchor
+    if one.verdict in ("untrained", "unknown") or one.n == 0:
+        whole = {found.cell for found in data.findings.of(Untrained) if found.whole}
+        why = "did not learn" if one.cell in whole else "baseline did not learn"
+        text = why if one.verdict == "untrained" else "no interval" if one.n else "no pair"
+        return Cell(text, "", one.verdict, best, where)
+    detail = ends(one.lo, one.hi, places(one)) if one.n > 1 else "one pair"
+    if one.verdict == "partial":
+        detail += f"; {one.n} of {one.n + one.lost} seeds"
+    return Cell(
+        signed(one.mean, places(one)), detail, one.verdict, best, answers.Answer("", "", one).anchor
+    )
+
+
+def _baseline(data: ReportData, one: Contrast) -> Cell:
+    values = [pair.baseline_value for pair in one.pairs if pair.baseline_status == "complete"]
+    best = _is_best(data, one.stratum, one.baseline)
+    if not values:
+        return Cell("no run", "", "baseline", best)
+    runs = data.good[data.good["stratum"] == one.stratum].groupby("arm", observed=True)["metric"]
+    digits = decimals(float(runs.std().median()))
+    return Cell(number(sum(values) / len(values), digits), "mean", "baseline", best)
+
+
+def _is_best(data: ReportData, stratum: str, cell: str) -> bool:
+    """Return whether a cell is the best of its stratum, or not distinguishable from the best."""
+    arm = data.arms.set_index("cell")["arm"].astype(str)[cell]
+    return any(one.stratum == stratum and arm in one.arms for one in data.findings.of(Best))

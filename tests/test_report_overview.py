@@ -1,0 +1,105 @@
+"""The first screen of a page: the answer in short, what limits it, arms against strata."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import report_study
+from report_study import Outcome, study
+
+from ablate import report
+from ablate.analysis.records import Contrast
+from ablate.report import overview
+
+svg_only = report_study.svg_only
+LEVELS = ("serial", "parallel", "concat", "no-skip")
+TOPOLOGY = {"topology": {name: {"topology": name} for name in LEVELS}}
+SHIFT = {"serial": 0.0, "parallel": -0.5, "concat": 0.0, "no-skip": 1.0}
+
+
+def depths(*layers: int) -> dict[str, dict[str, dict[str, object]]]:
+    return {**TOPOLOGY, "n_layer": {str(n): {"n_layer": n} for n in layers}}
+
+
+def shifted(levels: dict[str, str], seed: int) -> Outcome:
+    rng = np.random.default_rng([seed, *map(ord, "".join(levels.values()))])
+    return Outcome(2.0 + SHIFT[levels["topology"]] + float(rng.normal(0, 0.02)))
+
+
+def test_the_matrix_has_the_effect_of_every_contrast_where_its_sentence_is(tmp_path: Path) -> None:
+    db = study(tmp_path, depths(1, 2), shifted, within=["n_layer"])
+    data = report.gather(db, "topology")
+    found = overview.matrix(data)
+    assert found and found.columns == ("n_layer=1", "n_layer=2")
+    assert [name for name, _ in found.rows] == [
+        "serial (baseline)",
+        "parallel",
+        "concat",
+        "no-skip",
+    ]
+    text = report.write(data, tmp_path / "out").read_text(encoding="utf-8")
+    for one in data.findings.of(Contrast):
+        cell = dict(found.rows)[one.level][found.columns.index(one.stratum)]
+        assert cell and float(cell.text.replace("−", "-")) == pytest.approx(one.mean, abs=5e-4)
+        assert cell.verdict == one.verdict
+        assert cell.best == (one.level == "parallel")
+        assert text.count(f'id="{cell.anchor}"') == 1 == text.count(f'href="#{cell.anchor}"')
+        sentence = text.split(f'id="{cell.anchor}"')[1].split("</li>")[0]
+        assert f"<b>{one.level}</b>" in sentence
+    serial = dict(found.rows)["serial (baseline)"]
+    runs = data.good[data.good["arm"].astype(str) == "serial"].groupby("stratum")["metric"].mean()
+    assert [float(cell.text) for cell in serial if cell] == pytest.approx(list(runs), abs=5e-3)
+
+
+def test_many_strata_are_rows_and_two_factors_of_one_arm_are_a_grid(tmp_path: Path) -> None:
+    tall = study(tmp_path / "a", depths(*range(1, 9)), shifted, within=["n_layer"], seeds=3)
+    found = overview.matrix(report.gather(tall, "topology"))
+    assert found and len(found.rows) == 8 and found.columns[1:] == LEVELS[1:]
+
+    one_arm = {name: TOPOLOGY["topology"][name] for name in ("serial", "parallel")}
+    two = {
+        **depths(2, 10),
+        "topology": one_arm,
+        "width": {name: {"d_model": int(name)} for name in ("16", "32", "8")},
+    }
+    grid = study(tmp_path / "b", two, shifted, within=["n_layer", "width"], seeds=3)
+    found = overview.matrix(report.gather(grid, "topology"))
+    assert found and found.corner == "parallel"
+    assert found.columns == ("width=8", "width=16", "width=32")
+    assert [name for name, _ in found.rows] == ["n_layer=2", "n_layer=10"]
+    assert all(cell for _, row in found.rows for cell in row)
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_the_first_screen_says_the_answer_and_its_limits(tmp_path: Path) -> None:
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        if levels["topology"] == "no-skip" and seed == 1:
+            return Outcome(status="diverged", step=3)
+        return shifted(levels, seed)
+
+    db = study(tmp_path, depths(1, 2), outcome, within=["n_layer"], seeds=3)
+    data = report.gather(db, "topology")
+    first, second = overview.headline(data)
+    assert "parallel in 2 of 2 strata" in first
+    assert re.search(r"from −0\.[45]\d* nats per token for parallel at n_layer=\d", second)
+    said = {badge.text: badge.section for badge in overview.badges(data)}
+    assert said["2 runs diverged or failed"] == "troubles"
+    assert said["learning rate not tuned"] == "basis"
+    assert "only 2 pairs of runs" in said
+    text = report.write(data, tmp_path / "out").read_text(encoding="utf-8")
+    for section in said.values():
+        assert f'id="{section}"' in text
+    top = text.split("<nav", 1)[0]
+    assert first in html.unescape(top) and "2 runs diverged or failed" in top
+
+
+def test_one_arm_in_one_stratum_has_its_effect_and_no_matrix(tmp_path: Path) -> None:
+    only = {name: TOPOLOGY["topology"][name] for name in ("serial", "parallel")}
+    db = study(tmp_path, {"topology": only}, shifted, seeds=8)
+    data = report.gather(db, "topology")
+    assert overview.matrix(data) is None
+    assert re.search(r"^Only parallel differs .* by −0\.[45]", overview.headline(data)[1])
