@@ -683,3 +683,39 @@ def test_every_seed_has_a_mark_and_groups_are_told_by_their_filling() -> None:
         assert mark.get_ydata()[0] == value
         hollow = mark.get_markerfacecolor() == "none"
         assert hollow is (arm == "serial" and seed not in (0, 3))
+
+
+def test_panels_have_axes_of_their_own_and_one_legend() -> None:
+    """An entry that differs in a panel, as of an arm outside its axis, is in its title."""
+    rows = [
+        (arm, run, x, value)
+        for run, (arm, value) in enumerate((("a", 1.0), ("b", 1.1), ("c", 1.2), ("d", 1.3)))
+        for x in (1, 2, 3)
+    ]
+    near = pd.DataFrame(rows, columns=["arm", "run", "step", "value"])
+    near["tokens"] = near["step"]
+    far = near.assign(value=near["value"].where(near["arm"] != "c", 90.0))
+    first = figures.multiples(
+        [
+            (f"n={n}", lambda ax, frame=frame: figures.curves(frame, ax=ax))
+            for n, frame in enumerate((near, far, near))
+        ]
+    )
+    panels = first.figure.axes
+    assert [ax.get_title(loc="left").split("\n")[0] for ax in panels] == ["n=0", "n=1", "n=2"]
+    assert [len(ax.lines) for ax in panels] == [4, 4, 4]
+    assert panels[0].get_ylim() == panels[2].get_ylim() and panels[1].get_ylim()[1] < 80
+    (legend,) = first.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "c", "d"]
+    assert re.search(r"c .*90", panels[1].get_title(loc="left"))
+    assert "90" not in panels[0].get_title(loc="left")
+    plt.close(first.figure)
+
+
+def test_families_far_apart_have_an_axis_each() -> None:
+    near, far = report_frames.pairs(strata=("a",)), report_frames.pairs(strata=("b",))
+    far[["difference", "value"]] += 20 * far[["difference"]].to_numpy()
+    pairs = pd.concat([near, far])
+    top, below = figures.effects(effects_of(pairs), pairs).figure.axes
+    assert below.get_xlim()[1] > 5 * top.get_xlim()[1]
+    assert [len(ax.get_yticks()) for ax in (top, below)] == [4, 4]

@@ -27,6 +27,7 @@ from scipy import stats
 
 from ablate import paths, report, store, units
 from ablate.report import document, labels, scaled
+from ablate.report.figure_set import FigureSet
 from ablate.scaling import Interval
 from ablate.store import Database
 from ablate.store import query as queries
@@ -194,7 +195,7 @@ def test_the_sql_under_each_table_gives_its_numbers(finished: tuple[Database, Pa
     from ablate.report import appendix, tables
 
     data = gathered
-    sections = report._sections(gathered, finished[1].parent / "again")
+    sections = report._sections(gathered, FigureSet(finished[1].parent / "again"))
     for table in [
         table
         for section in sections
@@ -288,12 +289,12 @@ def test_figures_come_in_three_kinds(finished: tuple[Database, Path]) -> None:
     names = {path.stem for path in folder.iterdir()}
     assert {
         "effects",
-        "curves-tokens-0",
-        "curves-seconds-0",
-        "curves-flops-0",
-        "gaps-0",
-        "pareto-0",
-        "stream-rms-0",
+        "curves-tokens",
+        "curves-seconds",
+        "curves-flops",
+        "gaps",
+        "pareto",
+        "stream-rms",
     } <= names
     for name in names:
         assert all((folder / f"{name}.{kind}").stat().st_size for kind in ("svg", "pdf", "png"))

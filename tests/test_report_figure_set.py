@@ -38,7 +38,7 @@ pareto = partial(figures.pareto, hue="topology")
 
 
 def draw(folder: Path, **hung: object) -> None:
-    figure_set = FigureSet(folder)
+    figure_set = FigureSet(folder, ["svg", "pdf", "png"])
     for name, figure in hung.items():
         figure_set.add(name, name, "", figure, FRAME)  # type: ignore[arg-type]
     figure_set.draw()
@@ -179,7 +179,7 @@ def test_a_figure_that_cannot_be_saved_ends_the_command_in_one_line(
     ablate: Run, measured: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: str
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    (tmp_path / "pages" / "quickstart" / "figures" / "effects.pdf").mkdir(parents=True)
+    (tmp_path / "pages" / "quickstart" / "figures" / "effects.svg").mkdir(parents=True)
     code, _, err = ablate("report", "quickstart", "--db", measured, "--out", "pages")
     assert (code, err) == (2, "ablate: pages cannot be written: Is a directory\n")
     assert not (tmp_path / "pages" / "quickstart" / "report.html").exists()

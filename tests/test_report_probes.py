@@ -80,9 +80,9 @@ def test_the_section_is_named_by_what_it_holds(
     )
     monkeypatch.setattr(FigureSet, "draw", lambda figure_set: None)
     gathered = report.gather(db, "topology")
-    assert [one.title for one in report._sections(gathered, tmp_path) if one.id == "grids"] == [
-        title
-    ]
+    assert [
+        one.title for one in report._sections(gathered, FigureSet(tmp_path)) if one.id == "grids"
+    ] == [title]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ DEPTHS = {str(n): {"n_layer": n} for n in range(1, 7)}
 
 
 @pytest.mark.usefixtures("svg_only")
-def test_figures_of_strata_from_the_fifth_on_are_folded(tmp_path: Path) -> None:
+def test_strata_are_panels_of_one_figure(tmp_path: Path) -> None:
     depths = {"topology": WIRINGS, "n_layer": DEPTHS}
     falling = {10: 3.0, 20: 2.5, 30: 2.0}
     db = study(
@@ -28,13 +28,9 @@ def test_figures_of_strata_from_the_fifth_on_are_folded(tmp_path: Path) -> None:
     )
     text = report.write(report.gather(db, "topology"), tmp_path / "out").read_text(encoding="utf-8")
     section = text.split('id="curves"')[1].split("</section>")[0]
-    shown, folded = section.split('<details class="more"><summary>Show ')
-    each = section.count("<figure") // 6
-    assert (
-        shown.count("<figure") == 4 * each
-        and folded.startswith(f"{2 * each} more figures")
-        and folded.count("<figure") == 2 * each
-    )
+    curves = section.split('id="figure-curves-tokens"')[1].split("</figure>")[0]
+    assert all(curves.count(f">n_layer={depth}<") == 1 for depth in DEPTHS)
+    assert curves.count(">serial<") == 1, "the panels share a legend"
 
 
 def interacting(levels: dict[str, str], seed: int) -> Outcome:

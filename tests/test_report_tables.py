@@ -316,6 +316,10 @@ def test_every_cell_is_the_same_in_html_markdown_and_latex(reported: Written) ->
         r"(?:^\|.*\n\|[ :|-]+\|\n)\n?((?:^\|.*\n)*)", reported.text("report.md"), re.M
     )
     heads = re.findall(r"^\|.*\|\n(?=\|[ :|-]+\|\n)", reported.text("report.md"), re.M)
+    if matrix := page.pop("matrix", None):  # of the first screen
+        columns = heads.pop(0).count("|") - 1
+        assert blocks.pop(0).count("\n") == len(matrix) - 1
+        assert {len(row) for row in matrix} == {columns}
     assert reported.tables and len(page) == len(heads) == len(blocks) == len(reported.tables)
     for table, head, block in zip(reported.tables, heads, blocks, strict=True):
         expected = [[words(shown(cell)) for cell in row] for row in table.rows]

@@ -11,7 +11,7 @@ from ablate.figures.grid import at_what
 from ablate.figures.rates import rates
 from ablate.figures.scaling import frontier, isoflop, residuals, scaling
 from ablate.figures.seeds import seeds
-from ablate.figures.style import inline, save, theme
+from ablate.figures.style import inline, multiples, save, theme
 from ablate.figures.training import blocks, curves, gaps, positions
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "inline",
     "isoflop",
     "lacking",
+    "multiples",
     "ordered",
     "pareto",
     "positions",

@@ -450,9 +450,77 @@ def legend_below(ax: Axes, handles: Sequence[Artist], names: Sequence[str]) -> N
         ax.legend(handles, names)
 
 
-def _columns(names: Sequence[str]) -> int:
+def _columns(names: Sequence[str], room: int = 54) -> int:
+    """Return the columns of a legend whose lines have room for so many characters."""
     longest = max((len(line) for name in names for line in name.split("\n")), default=0)
-    return max(1, min(len(names), 4, 54 // (longest + 8)))
+    return max(1, min(len(names), room // 13, room // (longest + 8)))
+
+
+def multiples(panels: Sequence[tuple[str, Callable[[Axes], object]]]) -> Axes:
+    """Draw panels side by side, each with axes of its own, and one legend for all.
+
+    An entry of the legend that differs between panels, such as the value of an arm outside the
+    axis, stands in the title of its panel, and in the legend without what differs.
+
+    Args:
+        panels: Title of each panel, and a function that draws it on the axes that it is given.
+
+    Returns:
+        The axes of the first panel.
+    """
+    across = 2 if len(panels) <= 4 else 3
+    rows = math.ceil(len(panels) / across)
+    with theme():
+        figure, grid = plt.subplots(
+            rows, across, figsize=(2 * WIDTH, 2.1 * rows), layout="constrained", squeeze=False
+        )
+        found: dict[tuple[object, ...], list[tuple[Artist, str, int]]] = {}
+        titles = [short([title], 60 // across)[0] for title, _ in panels]
+        for number, (ax, (_, draw)) in enumerate(zip(grid.flat, panels, strict=False)):
+            draw(ax)
+            for arm, handle, name in _entries(ax):
+                found.setdefault(arm, []).append((handle, name, number))
+            if number + across < len(panels):
+                ax.set_xlabel("")
+            if number % across:
+                ax.set_ylabel("")
+        names = []
+        for entries in found.values():
+            names.append(min((name for _, name, _ in entries), key=len))
+            for _, name, number in entries:
+                if name != names[-1]:
+                    titles[number] += f"\n{' '.join(name.split())}"
+        for ax, title in zip(grid.flat, titles, strict=False):
+            ax.set_title(title, fontsize=7.5, fontweight="bold", loc="left")
+        for ax in grid.flat[len(panels) :]:
+            ax.remove()
+        if names:
+            columns = _columns(names, 108)
+            lines = sum(1 + name.count("\n") for name in names) / columns
+            figure.set_figheight(figure.get_figheight() + 0.17 * math.ceil(lines))
+            figure.legend(
+                [entries[0][0] for entries in found.values()],
+                names,
+                loc="outside lower center",
+                ncols=columns,
+                handlelength=2.2,
+            )
+        return grid.flat[0]
+
+
+def _entries(ax: Axes) -> list[tuple[tuple[object, ...], Artist, str]]:
+    """Take the legend off the axes; return the look, the handle and the name of each entry."""
+    legend = ax.get_legend()
+    if legend is None:
+        return []
+    found: list[tuple[tuple[object, ...], Artist, str]] = []
+    for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
+        assert isinstance(handle, Line2D)
+        look = (handle.get_color(), handle.get_marker(), handle.get_linestyle())
+        again = sum(arm[:3] == look for arm, *_ in found)
+        found.append(((*look, again), handle, text.get_text()))
+    legend.remove()
+    return found
 
 
 # -- saving ----------------------------------------------------------------------------------------

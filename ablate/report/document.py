@@ -70,8 +70,9 @@ class Figure:
     title: str
     caption: str
     file: Path  # of the svg
-    folded: bool = False  # one of many alike: shown on request
+    folded: bool = False  # of many panels: shown on request
     kinds: tuple[str, ...] = ("svg",)
+    wide: bool = False  # as wide as a page
 
     @property
     def svg(self) -> str:

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from ablate.launch.devices import cpu_threads
 from ablate.report.document import Figure
 
 SPAN = 1e100  # largest number that an axis can span
-OPEN = 4  # strata with figures that are open at first
+OPEN = 12  # panels of a figure that is open at first
 MOST = 16  # processes that draw, each with 40 MB of its own
 
 
@@ -47,7 +48,6 @@ class FigureSet:
         caption: str,
         draw: Callable[..., Axes],
         *frames: Any,
-        stratum: int | None = None,
         **options: Any,
     ) -> Figure:
         """Add the figure that `draw(*frames, **options)` draws, to be saved in each kind of file.
@@ -58,20 +58,39 @@ class FigureSet:
             caption: Text below it.
             draw: Function of `ablate.figures`.
             frames: Its data.
-            stratum: Number of the stratum, if each stratum has such a figure.
             options: Its keyword arguments.
         """
-        name = name if stratum is None else f"{name}-{stratum}"
+        return self.panels(name, title, caption, draw, [Panel("", *frames)], **options)[0]
+
+    def panels(
+        self,
+        name: str,
+        title: str,
+        caption: str,
+        draw: Callable[..., Axes],
+        panels: Sequence[Panel],
+        **options: Any,
+    ) -> list[Figure]:
+        """Add a figure with a panel for each stratum; return nothing if there is no panel.
+
+        Args:
+            name: Stem of its files.
+            title: Heading in the report.
+            caption: Text below it, which the notes of panels follow.
+            draw: Function of `ablate.figures`.
+            panels: The strata. A single one has its name in the title of the figure.
+            options: Keyword arguments of `draw` for all panels.
+        """
+        if not panels:
+            return []
         assert name not in self.drawings, name
-        self.drawings[name] = _Drawing(self.folder / name, self.kinds, draw, frames, options)
-        return Figure(
-            name,
-            title,
-            caption,
-            self.folder / f"{name}.svg",
-            folded=(stratum or 0) >= OPEN,
-            kinds=tuple(self.kinds),
-        )
+        self.drawings[name] = _Drawing(self.folder / name, self.kinds, draw, tuple(panels), options)
+        if len(panels) == 1 and panels[0].stratum:
+            title += f" at {panels[0].stratum}"
+        wide, folded = len(panels) > 1, len(panels) > OPEN
+        file, kinds = self.folder / f"{name}.svg", tuple(self.kinds)
+        text = " ".join(filter(None, (caption.strip(), *_notes(panels))))
+        return [Figure(name, title, text, file, folded, kinds, wide)]
 
     def draw(self) -> None:
         """Draw what hangs here. Where a figure fails, its error is raised."""
@@ -85,19 +104,51 @@ class FigureSet:
                 drawing.save()
 
 
+class Panel:
+    """The part of a figure for one stratum.
+
+    Args:
+        stratum: Its name; "" if the study has one only.
+        frames: Data of the function that draws.
+        note: What the caption says of this stratum; "" for nothing.
+        options: Keyword arguments of the function for this stratum.
+    """
+
+    def __init__(self, stratum: str, *frames: Any, note: str = "", **options: Any):
+        self.stratum, self.frames, self.note, self.options = stratum, frames, note.strip(), options
+
+
+def _notes(panels: Sequence[Panel]) -> list[str]:
+    """Return the notes of panels, with their stratum; one that all share stands alone."""
+    notes = {panel.stratum: panel.note for panel in panels}
+    if len(set(notes.values())) == 1:
+        return [panels[0].note]
+    return [f"At {stratum}: {note}" for stratum, note in notes.items() if note]
+
+
 @dataclass(frozen=True)
 class _Drawing:
     stem: Path
     kinds: Sequence[str]
     draw: Callable[..., Axes]
-    frames: Sequence[Any]
+    panels: Sequence[Panel]
     options: dict[str, Any]
 
     def save(self) -> None:
-        figure = self.draw(*map(_drawable, self.frames), **self.options).figure
+        if len(self.panels) == 1:
+            ax = self._drawn(self.panels[0])
+        else:
+            ax = figures.multiples(
+                [(panel.stratum, partial(self._drawn, panel)) for panel in self.panels]
+            )
+        figure = ax.figure
         assert isinstance(figure, Canvas)
         figures.save(figure, self.stem, self.kinds)
         plt.close(figure)
+
+    def _drawn(self, panel: Panel, ax: Axes | None = None) -> Axes:
+        on = {} if ax is None else {"ax": ax}
+        return self.draw(*map(_drawable, panel.frames), **self.options, **panel.options, **on)
 
 
 def _drawable(frame: Any) -> Any:

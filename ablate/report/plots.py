@@ -15,7 +15,7 @@ from ablate.figures.cost import front
 from ablate.paths import file_name
 from ablate.report.data import ReportData
 from ablate.report.document import Figure
-from ablate.report.figure_set import FigureSet
+from ablate.report.figure_set import FigureSet, Panel
 from ablate.report.labels import sentence
 from ablate.study import tuned, tuned_field
 from ablate.units import listed
@@ -54,28 +54,21 @@ def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
 def seeds(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """Return the metric of every seed, for each stratum with two seeds or more."""
     lower = {one.cell: one.groups[0] for one in data.findings.of(SeedGroups)}
-    plots = []
-    for number, stratum in enumerate(data.strata):
+    panels = []
+    for stratum in data.strata:
         frame = data.good[data.good["stratum"] == stratum]
         if frame["seed"].nunique() < 2:
             continue
         arms = frame.drop_duplicates("cell").set_index("cell")["arm"].astype(str)
         groups = {arms[cell]: lower[cell] for cell in arms.index if cell in lower}
-        title = f"{sentence(data.labels.phrase)} of every seed" + (
-            f" at {stratum}" if stratum else ""
-        )
-        caption = (
-            "One mark a seed, in the same order for every arm; line: mean."
-            + (" Filled and hollow: the two groups of seeds that are separated." if groups else "")
-            + " An arm far from the others has its mean in its name and is not drawn."
-        )
-        look = {"label": data.labels.axis}
-        plots.append(
-            figure_set.add(
-                "seeds", title, caption, figures.seeds, frame, groups, **look, stratum=number
-            )
-        )
-    return plots
+        panels.append(Panel(stratum, frame, groups))
+    caption = (
+        "One mark a seed, in the same order for every arm; line: mean."
+        + (" Filled and hollow: the two groups of seeds that are separated." if lower else "")
+        + " An arm far from the others has its mean in its name and is not drawn."
+    )
+    title = f"{sentence(data.labels.phrase)} of every seed"
+    return figure_set.panels("seeds", title, caption, figures.seeds, panels, label=data.labels.axis)
 
 
 def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
@@ -85,46 +78,54 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     over seconds.
     """
     frame = _points(data)
-    plots = []
-    for number, stratum in enumerate(data.strata):
+    if frame.empty:
+        return []
+    series = "held-out loss" if frame["series"].iloc[0] == "loss" else "training loss"
+    label = f"{series} (nats per token)"
+    if data.study.own:
+        series = label = data.study.reported
+    comparable = data.study.own or data.compared["mask_ratio"].nunique() == 1
+    panels: dict[str, list[Panel]] = {}
+    apart: list[Panel] = []
+    for stratum in data.strata:
         part = frame[frame["stratum"] == stratum]
         if part.empty:
             continue
-        at = f" at {stratum}" if stratum else ""
-        series = "held-out loss" if part["series"].iloc[0] == "loss" else "training loss"
-        label = f"{series} (nats per token)"
-        if data.study.own:
-            series = label = data.study.reported
-        comparable = data.study.own or data.compared["mask_ratio"].nunique() == 1
-        short = f" {SHORT}" if part.groupby("run")["step"].max().nunique() > 1 else ""
-        if not comparable:
-            short += " Each arm has its own masking ratio; values are not comparable across them."
-        over = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "training time"}
-        price = (part["flops"] / part["tokens"]).astype(float)
-        if not price.max() > 1.01 * price.min():
-            del over["flops"]
-        if part["tokens"].isna().all():
-            del over["tokens"]
-            over = {"step": "steps", **over}
-        if part["seconds"].isna().all():
-            del over["seconds"]
-        for x, name in over.items():
-            title, look = f"{sentence(series)} over {name}{at}", {"x": x, "label": label}
-            plots.append(
-                figure_set.add(
-                    f"curves-{x}", title, BAND + short, figures.curves, part, **look, stratum=number
-                )
-            )
-        apart = _gaps(part, data)
-        if comparable and apart.groupby("run")["step"].nunique().max() > 1:
-            title = f"Difference from the baseline over training{at}"
-            caption = f"Each run minus the baseline's run of the same seed. {BAND}{short}"
-            look = {"label": f"difference in {label}", "x": next(iter(over))}
-            gap = figure_set.add(
-                "gaps", title, caption, figures.gaps, apart, **look, stratum=number
-            )
-            plots.insert(len(plots) - len(over) + 1, gap)
+        note = SHORT if part.groupby("run")["step"].max().nunique() > 1 else ""
+        for x in _budgets(part):
+            panels.setdefault(x, []).append(Panel(stratum, part, note=note))
+        gaps = _gaps(part, data)
+        if comparable and gaps.groupby("run")["step"].nunique().max() > 1:
+            apart.append(Panel(stratum, gaps, note=note))
+    caption = BAND
+    if not comparable:
+        caption += " Each arm has its own masking ratio; values are not comparable across them."
+    plots = []
+    for x, of in panels.items():
+        title, look = f"{sentence(series)} over {BUDGETS[x]}", {"x": x, "label": label}
+        plots += figure_set.panels(f"curves-{x}", title, caption, figures.curves, of, **look)
+    caption = f"Each run minus the baseline's run of the same seed. {BAND}"
+    look = {"label": f"difference in {label}", "x": next(iter(panels))}
+    title = "Difference from the baseline over training"
+    plots[1:1] = figure_set.panels("gaps", title, caption, figures.gaps, apart, **look)
     return plots
+
+
+BUDGETS = {  # column of the points → what a curve is over
+    "step": "steps",
+    "tokens": "training tokens",
+    "flops": "training FLOPs",
+    "seconds": "training time",
+}
+
+
+def _budgets(points: pd.DataFrame) -> list[str]:
+    """Return the columns that curves of these points are drawn over."""
+    price = (points["flops"] / points["tokens"]).astype(float)
+    known = ["step" if points["tokens"].isna().all() else "tokens"]
+    if price.max() > 1.01 * price.min():
+        known.append("flops")
+    return known if points["seconds"].isna().all() else [*known, "seconds"]
 
 
 def _points(data: ReportData) -> pd.DataFrame:
@@ -225,32 +226,27 @@ def in_order(data: ReportData, factor: str) -> list[str]:
 
 def pareto(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """Return the metric against seconds a run, for each stratum with arms of unequal speed."""
-    plots = []
+    panels = []
     labels = data.labels
-    for number, stratum in enumerate(data.strata):
+    for stratum in data.strata:
         frame = data.good[(data.good["stratum"] == stratum) & data.good["seconds"].notna()]
         means = frame.groupby("arm", observed=True)["seconds"].mean()
         if len(means) < 2 or means.max() < SLOWER * means.min():
             continue
-        title = f"{sentence(labels.phrase)} against training time" + (
-            f" at {stratum}" if stratum else ""
-        )
         best = front(frame, goal=labels.goal)
-        caption = (
-            "Mark: mean over seeds; line: fastest to slowest seed; faint points: single runs, which"
-            " may have shared the machine with "
-        )
-        caption += "other processes. "
         if best:
             line = ", which the grey line joins" if len(best) > 1 else ""
-            caption += f"On the Pareto front of loss and time: {listed(best)}{line}."
+            note = f"On the Pareto front of loss and time: {listed(best)}{line}."
         else:
-            caption += "The Pareto front is not certain: the times of arms overlap between seeds."
-        look = {"goal": labels.goal, "label": labels.axis}
-        plots.append(
-            figure_set.add("pareto", title, caption, figures.pareto, frame, **look, stratum=number)
-        )
-    return plots
+            note = "The Pareto front is not certain: the times of arms overlap between seeds."
+        panels.append(Panel(stratum, frame, note=note))
+    title = f"{sentence(labels.phrase)} against training time"
+    caption = (
+        "Mark: mean over seeds; line: fastest to slowest seed; faint points: single runs, which"
+        " may have shared the machine with other processes."
+    )
+    look = {"goal": labels.goal, "label": labels.axis}
+    return figure_set.panels("pareto", title, caption, figures.pareto, panels, **look)
 
 
 def blocks(figure_set: FigureSet, data: ReportData) -> list[Figure]:
@@ -269,19 +265,10 @@ def blocks(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     for name, (label, caption) in kinds.items():
         frame = _finals(data, name, "block")
         look = {"label": label, "share": name == "token_similarity"}
-        for number, at, part in _strata(data, frame, "block"):
-            title = sentence(label) + at
-            plots.append(
-                figure_set.add(
-                    name.replace("_", "-"),
-                    title,
-                    caption,
-                    figures.blocks,
-                    part,
-                    **look,
-                    stratum=number,
-                )
-            )
+        panels = [Panel(*part) for part in _strata(data, frame, "block")]
+        plots += figure_set.panels(
+            name.replace("_", "-"), sentence(label), caption, figures.blocks, panels, **look
+        )
     return plots
 
 
@@ -297,20 +284,12 @@ def grids(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     for name, (x, metric, caption) in kinds.items():
         label = f"{metric} (nats per token)" if metric.endswith("loss") else metric
         look = {"x": x, "y": "value", "hue": "arm", "label": label}
-        for number, at, part in _strata(data, _finals(data, name, x), x):
-            title = f"{sentence(metric)} over {x.split(' (')[0]}{at}"
-            text = caption + lacking(part, x) + MARKS
-            plots.append(
-                figure_set.add(
-                    name.replace("_", "-"),
-                    title,
-                    text,
-                    figures.ordered,
-                    part,
-                    **look,
-                    stratum=number,
-                )
-            )
+        panels = [
+            Panel(stratum, part, note=lacking(part, x))
+            for stratum, part in _strata(data, _finals(data, name, x), x)
+        ]
+        title, stem = f"{sentence(metric)} over {x.split(' (')[0]}", name.replace("_", "-")
+        plots += figure_set.panels(stem, title, caption + MARKS, figures.ordered, panels, **look)
     return plots
 
 
@@ -322,12 +301,12 @@ def _finals(data: ReportData, name: str, at: str) -> pd.DataFrame:
 
 def _strata(
     data: ReportData, frame: pd.DataFrame, varies: str
-) -> Iterator[tuple[int, str, pd.DataFrame]]:
-    """Yield the number, the end of a title and the rows of each stratum in which `varies` does."""
-    for number, stratum in enumerate(data.strata):
+) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the name and the rows of each stratum in which `varies` does."""
+    for stratum in data.strata:
         part = frame[frame["stratum"] == stratum]
         if part[varies].nunique() > 1:
-            yield number, f" at {stratum}" if stratum else "", part
+            yield stratum, part
 
 
 def lacking(frame: pd.DataFrame, x: str) -> str:
@@ -352,18 +331,11 @@ def _positions(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         "Each mark is the mean over positions from its own to the next mark's; the axis is"
         f" logarithmic. {BAND}"
     )
-    look = {"label": "held-out loss (nats per token)"}
-    plots = []
-    for number, at, part in _strata(
-        data, _finals(data, "loss_at_position", "position"), "position"
-    ):
-        title = f"Held-out loss over the position in the context{at}"
-        plots.append(
-            figure_set.add(
-                "positions", title, caption, figures.positions, part, **look, stratum=number
-            )
-        )
-    return plots
+    found = _finals(data, "loss_at_position", "position")
+    panels = [Panel(*part) for part in _strata(data, found, "position")]
+    title = "Held-out loss over the position in the context"
+    label = "held-out loss (nats per token)"
+    return figure_set.panels("positions", title, caption, figures.positions, panels, label=label)
 
 
 def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
@@ -391,17 +363,13 @@ def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         "goal": data.labels.goal,
         "axis": tuned(field),
     }
-    plots = []
-    for number, at, part in _strata(data, frame, "lr"):
-        what = "the learning rate" if field == "lr" else field
-        title = f"{sentence(data.labels.phrase)} over {what}{at}"
+    panels = []
+    for stratum, part in _strata(data, frame, "lr"):
         rings = {called[cell]: chosen[cell] for cell in set(part["cell"]) if cell in chosen}
-        plots.append(
-            figure_set.add(
-                "tuning", title, caption, figures.rates, part, rings, **look, stratum=number
-            )
-        )
-    return plots
+        panels.append(Panel(stratum, part, rings))
+    what = "the learning rate" if field == "lr" else field
+    title = f"{sentence(data.labels.phrase)} over {what}"
+    return figure_set.panels("tuning", title, caption, figures.rates, panels, **look)
 
 
 def letters(data: ReportData) -> list[str]:
