@@ -96,7 +96,7 @@ def _held_out(data: ReportData) -> str:
     """Return how the text was split, and how much of it the metric reads."""
     runs = data.compared
     # runs of earlier versions do not say it, and had one rule
-    known = runs["split"].fillna("") if "split" in runs else [""] * len(runs)
+    known = runs["split"].astype(object).fillna("") if "split" in runs else [""] * len(runs)
     splits = {
         f"Held-out text is {split}; it is never trained on."
         if split
