@@ -149,6 +149,7 @@ def test_a_run_of_a_preset_is_that_of_its_fields_written_out(tmp_path: Path) -> 
     written = """
         objective = "masked"
         norm = "post"
+        norm_epsilon = 1e-12
         position = "learned"
         embed_norm = "layernorm"
         mlm_head_transform = "dense"

@@ -8,11 +8,11 @@ import typer
 
 from ablate.cli.flags import option
 from ablate.cli.output import deliver
-from ablate.cli.render import Db, RunName
+from ablate.cli.render import Db, ModelName
 
 
 def sample(
-    run: RunName,
+    model: ModelName,
     text: Annotated[
         str,
         typer.Argument(
@@ -51,15 +51,15 @@ def sample(
     ] = 1,
     db: Db = None,
 ) -> None:
-    """Continue a text with the model of a run, fill in each [MASK], or decode a target.
+    """Continue a text with a trained model, fill in each [MASK], or decode a target.
 
-    The study of the run must keep weights: keep = "final" in the table run of the study file.
+    The study of a run must keep weights: keep = "final" in the table run of the study file.
     """
     from ablate.trained import load_model
     from ablate.trained.sample import sample as write
 
-    model = load_model(run, db)
+    loaded = load_model(model, db)
     made = write(
-        model, text, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed, beam=beam
+        loaded, text, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed, beam=beam
     )
     deliver(f"{made}\n")

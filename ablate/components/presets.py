@@ -99,6 +99,7 @@ _BERT = {
     "mask_ratio": 0.15,
     "norm": "post",
     "norm_kind": "layernorm",
+    "norm_epsilon": 1e-12,
     "activation": "gelu",
     "position": "learned",
     "bias": "all",
@@ -121,6 +122,7 @@ _T5 = {
     "mean_span": 3.0,
     "norm": "pre",
     "norm_kind": "rmsnorm",
+    "norm_epsilon": 1e-6,
     "activation": "relu",
     "position": "t5",
     "attention_scale": "none",
@@ -186,7 +188,12 @@ _OF_BERT = "no segment embeddings, and no next-sentence task with its pooler"
 _OF_T5 = "Adafactor with rate 1/√step is no level; queries start larger, by √d_head"
 _OF_BART = "no two unused rows in each table of positions; rate and batch of this size are not told"
 _OF_VASWANI = "a rate of d^-½·step^-½, label smoothing and batches by length are no levels"
-_LLAMA_TOLD = {"lr": 3e-4, "warmup": 0.0084, "batch_tokens": 4 << 20}  # 2,000 of 1T / 4M steps
+_LLAMA_TOLD = {
+    "norm_epsilon": 1e-6,
+    "lr": 3e-4,
+    "warmup": 0.0084,
+    "batch_tokens": 4 << 20,
+}  # 2,000 of 1T / 4M steps
 
 PRESETS: dict[str, Preset] = {
     "gpt": Preset(_GPT_1, 40478, 117, GPT_1, "2,000 updates of warm-up"),

@@ -52,6 +52,11 @@ def sample(
                 " of temperature and top_k"
             )
         return _target(model, text, beam)
+    if model.config.part("architecture").encodes:
+        raise AblateError(
+            f"objective = {model.config.objective!r}: this model restores corrupted text, and"
+            " neither continues a text nor fills in masks"
+        )
     masked = model.tokenizer.mask is not None
     if temperature is None:
         temperature = 0.0 if masked else 1.0

@@ -26,12 +26,15 @@ class TextTokenizer:
     Args:
         config: The run.
         content: Content of its tokenizer's file, from the file of weights.
+        mask: The tokenizer's own token for a hidden one, of a masked model; None where the last
+            one of the vocabulary is added for it.
     """
 
-    def __init__(self, config: RunConfig, content: bytes):
+    def __init__(self, config: RunConfig, content: bytes, mask: int | None = None):
         self.name = config.tokenizer
-        self.mask = config.n_vocab - 1 if config.part("objective").masks else None
-        n_vocab = config.n_vocab - (self.mask is not None)
+        masks, last = config.part("objective").masks, config.n_vocab - 1
+        self.mask = (last if mask is None else mask) if masks else None
+        n_vocab = last if self.mask == last else config.n_vocab
         has_text = content or self.name == "byte" or tokenizers.is_own(self.name)
         self.inner = tokenizers.of_content(self.name, content, n_vocab) if has_text else None
         self.separator = tuple(self.inner.separator) if self.inner else ()
