@@ -279,6 +279,21 @@ def test_sample_reads_a_folder(ablate: Run, tmp_path: Path) -> None:
     assert masked.tokenizer.mask == 1 and masked.tokenizer.encode("w1 [MASK]") == [3, 1]
     code, out, _ = ablate("sample", str(tmp_path / "masked"), "w1 [MASK] w2")
     assert code == 0 and "[MASK]" not in out
+    for case in ("t5", "bart"):
+        theirs = made(case, decoder_start_token_id=2, eos_token_id=5)
+        theirs.save_pretrained(tmp_path / case)
+        tokenizer.save(str(tmp_path / case / "tokenizer.json"))
+        ids = [3, 4, 5] if case == "t5" else [0, 3, 4, 5]
+        if case == "t5":  # which has no token before a source
+            configured(bos_token_id=None)(tmp_path / case)
+        expected = theirs.generate(
+            torch.tensor([ids]), num_beams=1, do_sample=False, max_new_tokens=12, eos_token_id=5,
+            forced_eos_token_id=None,
+        )[0, 1:].tolist()  # fmt: skip
+        wanted = [token for token in expected if token not in (0, 2, 5)]
+        code, out, _ = ablate("sample", str(tmp_path / case), "w1 w2", "--tokens", "12")
+        assert code == 0 and len(wanted) > 3
+        assert out.split() == tokenizer.decode(wanted, skip_special_tokens=False).split()
     (tmp_path / "causal" / "tokenizer.json").unlink()
     code, _, err = ablate("sample", str(tmp_path / "causal"), "w1")
     assert code == 2 and err.count("\n") == 1

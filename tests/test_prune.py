@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cli_helpers import Run
-from scipy import stats
+from scipy import signal, stats
 from torch import Tensor
 
 from ablate import text
@@ -28,7 +28,7 @@ from ablate.text import corpora, tokenizers
 from ablate.train import weights
 from ablate.train.weights import About
 from ablate.trained import Model, load_model
-from ablate.trained.prune import Part, Pruned, prune
+from ablate.trained.prune import Part, Pruned, over_windows, prune
 
 SIZES = {"n_layer": 2, "d_model": 16, "n_head": 4, "d_mlp": 24, "n_ctx": 16, "n_vocab": 256}
 BUDGET = 16 * 24  # tokens: 24 windows
@@ -144,8 +144,19 @@ def test_the_interval_is_students_over_windows_that_are_not_alike() -> None:
     )
 
 
+def test_intervals_of_correlated_windows_hold_the_truth() -> None:
+    """Of autocorrelated differences, 95% intervals over single windows hold it in 70%."""
+    generator = np.random.default_rng(0)
+    held, naive = 0, 0
+    for _ in range(200):
+        values = signal.lfilter([1.0], [1.0, -0.6], generator.normal(size=300))[44:]
+        _, effect = over_windows(values)
+        held += effect.lo <= 0 <= effect.hi
+        naive += stats.ttest_1samp(values, 0).pvalue > 0.05
+    assert naive < 150 and held > 176
+
+
 def test_windows_that_are_alike_count_as_one() -> None:
-    """Of a difference that drifts over the text an interval over single windows is too short."""
     drift = np.repeat(np.random.default_rng(0).normal(size=32), 8)[None]
     block, blocks, _ = independent(drift)
     assert block == 8 and blocks.shape == (1, 32)

@@ -19,8 +19,8 @@ def sample(
             metavar="TEXT",
             help=(
                 "The beginning of a text; for a masked model, a text with [MASK] for each token to"
-                " fill in; for a model of pairs, a source. Without TEXT a causal model begins a new"
-                " document."
+                " fill in; for a model of pairs or an encoder-decoder of transformers, a source."
+                " Without TEXT a causal model begins a new document."
             ),
             show_default=False,
         ),
@@ -46,8 +46,7 @@ def sample(
         int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Seed of the random choices.")
     ] = 0,
     beam: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, help="Width of the beam search, for a model of pairs."),
+        int, typer.Option(metavar="N", min=1, help="Width of the beam search for a target.")
     ] = 1,
     db: Db = None,
 ) -> None:

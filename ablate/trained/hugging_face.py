@@ -26,7 +26,7 @@ from ablate.text.tokenizers import Bytes, byte_level
 from ablate.train.weights import About
 from ablate.trained.architectures import ARCHITECTURES, Architecture, architecture_of, library
 from ablate.trained.model import Model
-from ablate.trained.tokens import MASK, TextTokenizer
+from ablate.trained.tokens import MASK, Special, TextTokenizer
 
 CLOSE = 1e-4  # largest allowed difference of logits, relative to the largest logit
 _READ = 64  # tokens on which the models of a folder are compared
@@ -115,6 +115,11 @@ def load(folder: Path) -> Model:
     _check_weights(folder, info)
     theirs.eval()
     content, n_vocab, mask = _tokenizer(folder)
+    given = theirs.config
+    special = Special(mask)
+    if given.is_encoder_decoder:
+        target, end = given.decoder_start_token_id, given.eos_token_id
+        special = Special(mask, given.bos_token_id, target, end)
     if n_vocab > theirs.config.vocab_size:
         raise AblateError(
             f"{folder}: {TOKENIZER} has {n_vocab:,} tokens, and the model has"
@@ -125,7 +130,7 @@ def load(folder: Path) -> Model:
     shapes = {name: one.shape[1:] for name, one in transformer.named_parameters()}
     kept = of.parameters(run.config, shapes, theirs)
     about = About(run, run.key, "given", 0, math.nan, content, ())
-    model = Model(kept, about, mask)
+    model = Model(kept, about, special)
     length = min(run.config.n_ctx, _READ)
     _compare(model.transformer, run.config, theirs, length, f"{folder} cannot be read")
     return model

@@ -123,7 +123,7 @@ def prune(
     effects, merged = [], 1
     for number, part in enumerate(found):
         difference = _losses(model, examples, part) - whole
-        block, effect = _over_windows(difference)
+        block, effect = over_windows(difference)
         merged = max(merged, block)
         effects.append(effect)
         advance(number + 1, len(found))
@@ -132,7 +132,7 @@ def prune(
     return Pruned(what, named, float(whole.mean()), len(whole), merged, parts)
 
 
-def _over_windows(differences: np.ndarray) -> tuple[int, Effect]:
+def over_windows(differences: np.ndarray) -> tuple[int, Effect]:
     """Return the neighbouring windows that count as one, and the effect behind differences [W]."""
     block, blocks, left = independent(differences[None])
     values = blocks[0]
