@@ -22,6 +22,7 @@ from ablate.kinds import Run as OneRun
 from ablate.model.transformer import model_of
 from ablate.train.weights import About
 from ablate.trained import Model, hugging_face
+from ablate.trained.sample import sample
 
 transformers = pytest.importorskip("transformers")
 
@@ -256,13 +257,19 @@ def test_a_folder_that_does_not_hold_together_is_one_line(
     assert ablate("sample", str(tmp_path), "a") == (2, "", f"ablate: {error.value}\n")
 
 
-def test_sample_reads_a_folder(ablate: Run, tmp_path: Path) -> None:
-    """With the tokenizer in it, which has a token for a hidden one."""
+def words() -> Any:
+    """Return a tokenizer of "w0" to "w39", of which "w1" is token 3."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    words = ["<pad>", "[MASK]", *(f"w{n}" for n in range(40))]
-    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, "<pad>"))
+    known = ["<pad>", "[MASK]", *(f"w{n}" for n in range(40))]
+    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(known)}, "<pad>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
+def test_sample_reads_a_folder(ablate: Run, tmp_path: Path) -> None:
+    """With the tokenizer in it, which has a token for a hidden one."""
+    tokenizer = words()
     for case, name in (("gpt2", "causal"), ("bert", "masked")):
         made(case).save_pretrained(tmp_path / name)
         tokenizer.save(str(tmp_path / name / "tokenizer.json"))
@@ -279,21 +286,34 @@ def test_sample_reads_a_folder(ablate: Run, tmp_path: Path) -> None:
     assert masked.tokenizer.mask == 1 and masked.tokenizer.encode("w1 [MASK]") == [3, 1]
     code, out, _ = ablate("sample", str(tmp_path / "masked"), "w1 [MASK] w2")
     assert code == 0 and "[MASK]" not in out
-    for case in ("t5", "bart"):
-        theirs = made(case, decoder_start_token_id=2, eos_token_id=5)
-        theirs.save_pretrained(tmp_path / case)
-        tokenizer.save(str(tmp_path / case / "tokenizer.json"))
-        ids = [3, 4, 5] if case == "t5" else [0, 3, 4, 5]
-        if case == "t5":  # which has no token before a source
-            configured(bos_token_id=None)(tmp_path / case)
-        expected = theirs.generate(
-            torch.tensor([ids]), num_beams=1, do_sample=False, max_new_tokens=12, eos_token_id=5,
-            forced_eos_token_id=None,
-        )[0, 1:].tolist()  # fmt: skip
-        wanted = [token for token in expected if token not in (0, 2, 5)]
-        code, out, _ = ablate("sample", str(tmp_path / case), "w1 w2", "--tokens", "12")
-        assert code == 0 and len(wanted) > 3
-        assert out.split() == tokenizer.decode(wanted, skip_special_tokens=False).split()
     (tmp_path / "causal" / "tokenizer.json").unlink()
     code, _, err = ablate("sample", str(tmp_path / "causal"), "w1")
     assert code == 2 and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("case", ["t5", "bart"])
+def test_a_target_is_that_of_generate(case: str, tmp_path: Path) -> None:
+    """Greedily, with the tokens around source and target that the configuration names."""
+    theirs = made(case, decoder_start_token_id=2, eos_token_id=5)
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if "EncDecAttention" in name or "encoder_attn" in name:
+                parameter *= 4  # the target depends on the source
+    theirs.save_pretrained(tmp_path)
+    if case == "t5":  # which has no token before a source
+        configured(bos_token_id=None)(tmp_path)
+    words().save(str(tmp_path / "tokenizer.json"))
+    model, seen = library.load_model(tmp_path), set()
+    for text in ("w1 w2", "w3", "w8 w9 w10 w11", "w30 w4 w30"):
+        ids = [*([0] if case == "bart" else []), *model.tokenizer.encode(text), 5]
+        expected = theirs.generate(
+            torch.tensor([ids]),
+            num_beams=1,
+            do_sample=False,
+            max_new_tokens=12,
+            forced_eos_token_id=None,
+        )[0, 1:].tolist()
+        wanted = [token for token in expected if token not in (0, 2, 5)]
+        assert sample(model, text, tokens=12) == model.tokenizer.decode(wanted)
+        seen.add(tuple(wanted))
+    assert len(seen) > 1
