@@ -221,6 +221,19 @@ def test_a_preset_without_tokenizer_or_of_no_name_is_one_line(tmp_path: Path) ->
         read(tmp_path, BASE, '[factors]\npreset = ["gtp2", "gpt"]\n')
 
 
+def test_new_leaves_a_study_of_a_preset_its_fields(ablate: Run) -> None:
+    small = ("--base", "tokenizer=byte", "--base", "batch_tokens=8192")
+    for option in (("--base", "preset=gpt2"), ("--factor", "preset=gpt2,gpt")):
+        factor = ("--factor", "attention_scale=sqrt,none")
+        name = option[0].strip("-")
+        code, _, error = ablate("new", name, *factor, *option, *small)
+        assert code == 0, error
+        cells = plan(load(f"studies/{name}.toml")).cells
+        assert {(cell.config.n_layer, cell.config.d_model) for cell in cells} == {(12, 768)}
+    code, _, error = ablate("new", "c", "--factor", "norm=pre,post", "--base", "preset=gpt2")
+    assert code == 2 and error.count("\n") == 1 and "bpe:50257" in error
+
+
 def test_presets_are_listed(ablate: Run) -> None:
     _, out, _ = ablate("factors", "--presets")
     assert all(f" {name} " in out for name in PRESETS) and "124,439,808" in out
