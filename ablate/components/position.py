@@ -58,6 +58,11 @@ class _WithoutWeights(Position):
         return Counts()
 
 
+def rotary_channels(config: Config) -> int:
+    """Return the number of channels of a head, from the first on, that rotary positions turn."""
+    return int(config.d_head * config.rope_share)
+
+
 @level("position", "rotary", source="Su et al. 2021, arXiv:2104.09864")
 class Rotary(_WithoutWeights):
     """Queries and keys turned by position·rope_theta^(−2i/d_head)."""
@@ -65,17 +70,13 @@ class Rotary(_WithoutWeights):
     module = "ablate.model.position:Rotary"
     rotates = True
 
-    def turned(self, config: Config) -> int:
-        """Return the number of channels of a head that are turned."""
-        return int(config.d_head * config.rope_share)
-
     def check(self, config: Config) -> None:
         if config.d_head % 2:
             raise AblateError(
                 f"position = 'rotary' turns pairs of channels: d_head = {config.d_head} is odd;"
                 " make it even"
             )
-        turned = self.turned(config)
+        turned = rotary_channels(config)
         if turned < 2 or turned % 2:
             raise AblateError(
                 f"position = 'rotary' turns pairs of channels: rope_share = {config.rope_share:g}"

@@ -185,15 +185,13 @@ def _size(n_layer: int, d_model: int, n_head: int, **more: Any) -> dict[str, Any
 
 _OF_GPT_2 = "the paper's Table 2 has {}M, which its authors call an error; its rate is not told"
 _OF_BERT = "no segment embeddings, and no next-sentence task with its pooler"
-_OF_T5 = "Adafactor with rate 1/√step is no level; queries start larger, by √d_head"
+_OF_T5 = "Adafactor with rate 1/√step is no level; its queries start smaller, by √d_head"
 _OF_BART = "no two unused rows in each table of positions; rate and batch of this size are not told"
 _OF_VASWANI = "a rate of d^-½·step^-½, label smoothing and batches by length are no levels"
-_LLAMA_TOLD = {
-    "norm_epsilon": 1e-6,
-    "lr": 3e-4,
-    "warmup": 0.0084,
-    "batch_tokens": 4 << 20,
-}  # 2,000 of 1T / 4M steps
+_OF_LLAMA = "its initialisation is not told"
+# warm-up: 2,000 steps of 1T / 4M and of 3T / 2M
+_LLAMA_TOLD = {"norm_epsilon": 1e-6, "lr": 3e-4, "warmup": 0.0084, "batch_tokens": 4 << 20}
+_TINY_LLAMA_TOLD = {"lr": 4e-4, "warmup": 0.0014, "batch_tokens": 2 << 20}
 
 PRESETS: dict[str, Preset] = {
     "gpt": Preset(_GPT_1, 40478, 117, GPT_1, "2,000 updates of warm-up"),
@@ -213,16 +211,17 @@ PRESETS: dict[str, Preset] = {
         _VASWANI | _size(6, 1024, 16, dropout=0.3, warmup=4 / 300), 37000, 213, VASWANI, _OF_VASWANI
     ),
     "tinyllama-1.1b": Preset(
-        _LLAMA
-        | _size(22, 2048, 32, n_kv_head=4, d_mlp=5632)
-        | {"lr": 4e-4, "warmup": 0.0014, "batch_tokens": 2 << 20},  # 2,000 of 3T / 2M steps
+        _LLAMA | _size(22, 2048, 32, n_kv_head=4, d_mlp=5632) | _TINY_LLAMA_TOLD,
         32000,
         1100,
         TINY_LLAMA,
+        _OF_LLAMA,
     ),
-    "llama-7b": Preset(_LLAMA | _size(32, 4096, 32, d_mlp=11008) | _LLAMA_TOLD, 32000, 6700, LLAMA),
+    "llama-7b": Preset(
+        _LLAMA | _size(32, 4096, 32, d_mlp=11008) | _LLAMA_TOLD, 32000, 6700, LLAMA, _OF_LLAMA
+    ),
     "llama-13b": Preset(
-        _LLAMA | _size(40, 5120, 40, d_mlp=13824) | _LLAMA_TOLD, 32000, 13000, LLAMA
+        _LLAMA | _size(40, 5120, 40, d_mlp=13824) | _LLAMA_TOLD, 32000, 13000, LLAMA, _OF_LLAMA
     ),
 }
 

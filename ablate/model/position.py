@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ablate.components.position import t5_buckets
+from ablate.components.position import rotary_channels, t5_buckets
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.model.layers import Embedding
@@ -90,7 +90,7 @@ class Rotary(Position):
 
     def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__(config, pack, width)
-        self.turned = config.part("position").turned(config)
+        self.turned = rotary_channels(config)
         self.waves = _Waves(_TABLE * config.n_ctx, self.turned, config.rope_theta)
 
     def rotate(self, x: Tensor) -> Tensor:
