@@ -127,6 +127,27 @@ def test_a_folder_has_the_logits_of_the_library(case: str, tmp_path: Path) -> No
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("layout", ["shards", "half", "no head", "other heads"])
+def test_a_folder_may_have_any_layout_of_the_library(layout: str, tmp_path: Path) -> None:
+    theirs = made("bert" if layout == "other heads" else "gpt2")
+    if layout == "shards":
+        theirs.save_pretrained(tmp_path, max_shard_size="20KB")
+        assert (tmp_path / "model.safetensors.index.json").exists()
+    elif layout == "half":
+        theirs.to(torch.bfloat16).save_pretrained(tmp_path)
+        theirs.float()
+    elif layout == "no head":  # as the published GPT-2: its head is the embedding
+        theirs.transformer.save_pretrained(tmp_path)
+    else:  # as the published BERT: with a second task
+        both = transformers.BertForPreTraining(theirs.config)
+        both.load_state_dict(theirs.state_dict(), strict=False)
+        both.save_pretrained(tmp_path)
+    tokens, _ = drawn(False)
+    with torch.inference_mode():
+        found = library.load_model(tmp_path)(tokens)
+        torch.testing.assert_close(found, theirs(tokens).logits, atol=1e-5, rtol=1e-5)
+
+
 def own(**fields: Any) -> Model:
     """Return a model of ablate with random weights, as one of a run."""
     sizes = {"n_layer": 2, "d_model": 32, "n_head": 4, "d_mlp": 48, "n_ctx": 128, "n_vocab": 50}
