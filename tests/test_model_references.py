@@ -108,7 +108,7 @@ def _check(config: RunConfig, of: Architecture) -> None:
         expected, found = theirs(input_ids=given).last_hidden_state, ours.features(given[None])[0]
     elif config.part("architecture").encodes:
         source = torch.randint(1, VOCABULARY, (2, CONTEXT - 7))
-        expected = theirs(input_ids=source, decoder_input_ids=given).logits
+        expected = theirs(input_ids=source, decoder_input_ids=given, use_cache=False).logits
         found = ours(given[None], None, source[None])[0]
     else:
         expected, found = theirs(input_ids=given).logits, ours(given[None])[0]

@@ -30,6 +30,7 @@ from ablate.trained.tokens import MASK, Special, TextTokenizer
 
 CLOSE = 1e-4  # largest allowed difference of logits, relative to the largest logit
 _READ = 64  # tokens on which the models of a folder are compared
+_AROUND = ("bos", "decoder_start", "eos")  # tokens around source and target
 CONFIGURATION, TOKENIZER = "config.json", "tokenizer.json"
 
 
@@ -115,11 +116,9 @@ def load(folder: Path) -> Model:
     _check_weights(folder, info)
     theirs.eval()
     content, n_vocab, mask = _tokenizer(folder)
-    given = theirs.config
     special = Special(mask)
-    if given.is_encoder_decoder:
-        target, end = given.decoder_start_token_id, given.eos_token_id
-        special = Special(mask, given.bos_token_id, target, end)
+    if theirs.config.is_encoder_decoder:
+        special = Special(mask, *(_token(theirs.config, f"{name}_token_id") for name in _AROUND))
     if n_vocab > theirs.config.vocab_size:
         raise AblateError(
             f"{folder}: {TOKENIZER} has {n_vocab:,} tokens, and the model has"
@@ -136,12 +135,22 @@ def load(folder: Path) -> Model:
     return model
 
 
+def _token(theirs: Any, name: str) -> int | None:
+    """Return a token that a configuration names, the first of several."""
+    found = getattr(theirs, name, None)
+    token: int | None = found[0] if isinstance(found, list) else found
+    return token
+
+
 def _check_weights(folder: Path, info: dict[str, Any]) -> None:
     """Refuse weights that the library left random, for they are missing or have another shape."""
-    wrong = [
-        f"{name} is {list(found)}, and not {list(wanted)}"
-        for name, found, wanted in sorted(info["mismatched_keys"])
-    ] + [f"{name} is missing" for name in sorted(info["missing_keys"])]
+    wrong = []
+    for one in sorted(info["mismatched_keys"]):
+        # versions of the library before 5 name no shapes
+        name, *shapes = (one,) if isinstance(one, str) else one
+        of = " is {}, and not {}".format(*map(list, shapes)) if shapes else " has another shape"
+        wrong.append(f"{name}{of}")
+    wrong += [f"{name} is missing" for name in sorted(info["missing_keys"])]
     if wrong:
         more = f", and {len(wrong) - 1} more" if wrong[1:] else ""
         raise AblateError(
@@ -228,9 +237,10 @@ def logits(theirs: Any, tokens: Tensor, source: Tensor | None = None) -> Tensor:
     Returns:
         [B, T, V].
     """
-    read = {"input_ids": tokens} if source is None else {"input_ids": source}
+    read: dict[str, Any] = {"input_ids": tokens}
     if source is not None:
-        read["decoder_input_ids"] = tokens
+        # without a cache, which some versions size by the blocks of the encoder
+        read = {"input_ids": source, "decoder_input_ids": tokens, "use_cache": False}
     found: Tensor = theirs(**read).logits
     return found
 
