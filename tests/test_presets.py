@@ -189,6 +189,24 @@ def test_every_field_that_a_study_sets_replaces_that_of_its_preset(tmp_path: Pat
         assert config.dropout == (0.2 if config.n_layer == 6 else 0)
 
 
+def test_a_preset_yields_to_tune_and_to_the_ladder_of_sizes(tmp_path: Path) -> None:
+    base = f'preset = "llama-7b"\nn_ctx = 64\n{BASE}'
+    rest = """
+        [factors]
+        size = { params = ["0.5M", "1M"], aspect = 32, d_head = 32 }
+        [tune]
+        lr = [1e-4, 1e-2]
+        points = 3
+        per = "cell"
+    """
+    study = read(tmp_path, base, rest)
+    assert "lr" not in study.base and study.base["weight_decay"] == 0.1
+    configs = [cell.config for cell in plan(study).cells]
+    bodies = [sizes.count(config).body for config in configs]
+    assert bodies == pytest.approx([0.5e6, 1e6], rel=0.2)
+    assert {(config.norm_kind, config.n_ctx) for config in configs} == {("rmsnorm", 64)}
+
+
 def test_a_preset_is_a_level(tmp_path: Path) -> None:
     rest = '[factors]\npreset = ["gpt", "llama-7b"]\n'
     study = read(tmp_path, f"n_layer = 2\nd_model = 64\nn_head = 4\nn_ctx = 64\n{BASE}", rest)
