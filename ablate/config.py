@@ -66,6 +66,7 @@ class RunConfig(BaseModel):
     topology: Choice = "serial"
     norm: Choice = "pre"
     norm_kind: Choice = "layernorm"
+    norm_epsilon: float = Limits(1e-5, gt=0, le=1)
     n_layer: int = Limits(4, ge=1, le=1024)
     n_layer_encoder: int = Limits(0, ge=0, le=1024)  # 0: n_layer
     d_model: int = Limits(128, ge=1, le=65536)
@@ -92,6 +93,8 @@ class RunConfig(BaseModel):
     score: Choice = "dot"
 
     position: Choice = "rotary"
+    rope_theta: float = Limits(10000.0, gt=1, allow_inf_nan=False)
+    rope_share: float = Limits(1.0, gt=0, le=1)
     n_ctx: int = Limits(256, ge=2, le=1 << 20)
 
     embedding: Choice = "lookup"

@@ -15,8 +15,10 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from ablate import sizes
 from ablate.components import CATALOGUE, Factor
-from ablate.config import field_info
+from ablate.components.presets import PRESETS
+from ablate.config import field_info, resolve
 from ablate.evaluation import FILLED_IN, Evaluation, Probe
 from ablate.metrics import METRICS
 from ablate.study.command import CommandTable
@@ -163,6 +165,17 @@ def _level(level: Any) -> tuple[str, str, str]:
     )
 
 
+def presets() -> str:
+    """The presets, with the parameters of ablate's model and the published number."""
+    rows = []
+    for name, row in PRESETS.items():
+        params = sizes.count(resolve({**row.fields, "n_vocab": row.n_vocab})).params
+        counts = (f"{row.n_vocab:,}", f"{params:,}", f"{row.published:g}M")
+        rows.append((f"`{name}`", *counts, row.source, row.differs))
+    columns = ("preset", "vocabulary", "parameters", "published", "source", "published model")
+    return table(columns, rows)
+
+
 def formats() -> str:
     """The formats of texts, and what a document is in each."""
     rows = [
@@ -174,6 +187,7 @@ def formats() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "factors": factors,
+    "presets": presets,
     "metrics": metrics,
     "designs": lambda: named(DESIGNS, "design"),
     "budgets": lambda: named(BUDGETS, "budget"),

@@ -27,6 +27,9 @@ NUMBERS: dict[str, list[Any]] = {
     "d_head": [6],
     "n_ctx": [6],
     "n_vocab": [13],
+    "norm_epsilon": [0.01],
+    "rope_theta": [100.0],
+    "rope_share": [0.5],
 }
 BESIDE: dict[str, dict[str, Any]] = {  # what a level needs to have a meaning
     "mlm_head_transform": {"objective": "masked"},

@@ -29,6 +29,9 @@ NUMBERS: dict[str, list[Any]] = {
     "d_head": [2, 3, 4],
     "n_ctx": [3, 8, 17],
     "n_vocab": [7, 19],
+    "norm_epsilon": [1e-12, 0.01],
+    "rope_theta": [100.0, 1e4],
+    "rope_share": [0.5, 1.0],
 }
 FIELDS = [name for name, row in CATALOGUE.items() if row.group in MODEL_GROUPS]
 BOUNDED = settings(max_examples=40, deadline=None, derandomize=True)

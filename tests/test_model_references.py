@@ -1,8 +1,8 @@
 """Equality with public models by copied weights: logits to 1e-5, gradients of one backward.
 
-`ablate.trained.hugging_face` turns our parameters into theirs by a linear function, which turns our
-gradients into theirs too. Multiplied-up random weights, gains and biases make attention far from
-uniform.
+`ablate.trained.architectures` turns our parameters into theirs by a linear function, which turns
+our gradients into theirs too, and turns theirs into ours. Multiplied-up random weights, gains and
+biases make attention far from uniform.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch.nn.functional as F
 
 from ablate.components.position import t5_buckets
 from ablate.config import RunConfig
-from ablate.model.transformer import Transformer
-from ablate.trained.hugging_face import ARCHITECTURES, Architecture, architecture_of
+from ablate.model.transformer import model_of
+from ablate.trained.architectures import ARCHITECTURES, Architecture, architecture_of
 
 transformers = pytest.importorskip("transformers")
 
@@ -37,13 +37,44 @@ FIELDS: dict[str, dict[str, Any]] = {
     },
     "GPT-NeoX": {"topology": "parallel"},
     "Llama": {"norm_kind": "rmsnorm", "activation": "swiglu", "n_kv_head": 2, "bias": "none"},
+    "T5": {
+        "architecture": "encoder-decoder",
+        "norm_kind": "rmsnorm",
+        "bias": "none",
+        "position": "t5",
+        "activation": "relu",
+        "attention_scale": "none",
+        "d_head": 6,
+        "n_ctx": 128,
+    },
+    "BART": {
+        "architecture": "encoder-decoder",
+        "norm": "post",
+        "position": "learned",
+        "embed_norm": "layernorm",
+        "tie_embeddings": "tied",
+    },
 }
 # the other levels that it has
 CHANGED: dict[str, dict[str, Any]] = {
     "GPT-2": {"activation": "relu", "attention_scale": "none", "tie_embeddings": "untied"},
-    "BERT": {"activation": "relu", "tie_embeddings": "untied"},
-    "GPT-NeoX": {"topology": "serial", "activation": "gelu-tanh", "tie_embeddings": "tied"},
-    "Llama": {"bias": "all", "d_head": 6, "tie_embeddings": "tied"},
+    "BERT": {"activation": "relu", "tie_embeddings": "untied", "norm_epsilon": 1e-2},
+    "GPT-NeoX": {
+        "topology": "serial",
+        "activation": "gelu-tanh",
+        "tie_embeddings": "tied",
+        "rope_share": 0.25,
+        "norm_epsilon": 1e-2,
+    },
+    "Llama": {
+        "bias": "all",
+        "d_head": 6,
+        "tie_embeddings": "tied",
+        "rope_theta": 100.0,
+        "norm_epsilon": 1e-2,
+    },
+    "T5": {"activation": "gelu-tanh", "n_layer_encoder": 3, "n_ctx": 600, "norm_epsilon": 1e-2},
+    "BART": {"activation": "relu", "n_layer_encoder": 1, "norm_epsilon": 1e-5},
 }
 
 
@@ -56,13 +87,14 @@ def _config(**fields: Any) -> RunConfig:
         "n_ctx": CONTEXT,
         "n_vocab": VOCABULARY,
     }
-    return RunConfig(**sizes, batch_tokens=2 * CONTEXT, init="normal-0.02", **fields)
+    sizes |= fields
+    return RunConfig(**sizes | {"batch_tokens": 2 * sizes["n_ctx"], "init": "normal-0.02"})
 
 
 def _check(config: RunConfig, of: Architecture) -> None:
     """Randomise ours, turn it into theirs, compare outputs and gradients."""
     torch.manual_seed(0)
-    ours, theirs = Transformer(config), of.make(config)
+    ours, theirs = model_of(config), of.make(config)
     ours.initialise([0])
     with torch.no_grad():
         for name, parameter in ours.named_parameters():
@@ -74,6 +106,10 @@ def _check(config: RunConfig, of: Architecture) -> None:
     given = torch.randint(1, VOCABULARY, (2, CONTEXT))
     if of.model == "T5EncoderModel":
         expected, found = theirs(input_ids=given).last_hidden_state, ours.features(given[None])[0]
+    elif config.part("architecture").encodes:
+        source = torch.randint(1, VOCABULARY, (2, CONTEXT - 7))
+        expected = theirs(input_ids=source, decoder_input_ids=given, use_cache=False).logits
+        found = ours(given[None], None, source[None])[0]
     else:
         expected, found = theirs(input_ids=given).logits, ours(given[None])[0]
     assert expected.std() > 0.3
@@ -86,6 +122,11 @@ def _check(config: RunConfig, of: Architecture) -> None:
     for name in turned.keys() - of.zeros(config).keys():
         expected = theirs.get_parameter(name).grad
         torch.testing.assert_close(turned[name], expected, atol=1e-5, rtol=1e-4)
+    shapes = {name: one.shape for name, one in parameters.items()}
+    returned = of.parameters(config, shapes, theirs)
+    assert returned.keys() == parameters.keys()
+    for name, parameter in parameters.items():
+        torch.testing.assert_close(returned[name], parameter)
     covered = {id(theirs.get_parameter(name)) for name in turned}
     assert covered == {id(one) for one in theirs.parameters() if one.grad is not None}
 
@@ -113,8 +154,10 @@ def test_t5s_encoder() -> None:
     buckets, distance = t5_buckets(config)
     t5 = Architecture(
         name="T5",
+        kind="t5",
         model="T5EncoderModel",
         fields={},
+        read=lambda theirs: {},
         settings=lambda config: {
             "d_model": WIDTH,
             "d_kv": 6,

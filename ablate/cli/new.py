@@ -28,6 +28,7 @@ START = {
     "tokens": "2M",
     "lr": 1e-3,
 }
+BESIDE_PRESET = ("corpus", "tokens")  # of START, where a preset brings all else
 
 
 def new(
@@ -131,7 +132,7 @@ def new(
         raise AblateError(
             f"{path} already exists; --force overwrites it, --out FILE writes elsewhere"
         )
-    raw = _start(origin) if command is None or origin else _script()
+    raw = _start(origin, [*factor, *base]) if command is None or origin else _script()
     raw["name"] = name
     raw |= {
         key: value
@@ -188,14 +189,17 @@ def new(
     )
 
 
-def _start(origin: str | None) -> dict[str, Any]:
+def _start(origin: str | None, given: Sequence[str]) -> dict[str, Any]:
     """Return the tables of the study to start from, or of a small study without factors."""
     import tomllib
 
+    from ablate.components.presets import PRESET
     from ablate.study import find, load
 
     if origin is None:
-        return {"metric": "loss", "design": "grid", "seeds": 5, "base": dict(START), "factors": {}}
+        preset = any(text.startswith(f"{PRESET}=") for text in given)
+        base = {name: START[name] for name in (BESIDE_PRESET if preset else START)}
+        return {"metric": "loss", "design": "grid", "seeds": 5, "base": base, "factors": {}}
     load(origin)  # raises if the file is wrong
     return tomllib.loads(find(origin).read_text(encoding="utf-8-sig"))
 

@@ -604,14 +604,21 @@ def factors(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="A factor to show in detail.", show_default=False, autocompletion=complete.factors
+            help="A factor, or with --presets a preset, to show in detail.",
+            show_default=False,
+            autocompletion=complete.factors,
         ),
     ] = None,
+    presets: Annotated[
+        bool, option("List the presets instead: published models as fields of a run.")
+    ] = False,
 ) -> None:
     """List the factors, or the levels of one factor with their sources."""
     from ablate.components import factor
 
-    if name is None:
+    if presets:
+        _presets() if name is None else _preset(name)
+    elif name is None:
         _catalogue()
     else:
         _one(factor(name))
@@ -634,6 +641,41 @@ def _catalogue() -> None:
         "`ablate factors NAME` shows the levels of one factor, with equations and sources.",
         markup=False,
     )
+
+
+def _presets() -> None:
+    from ablate import sizes
+    from ablate.components.presets import PRESETS
+    from ablate.config import resolve
+
+    rows = []
+    for name, row in PRESETS.items():
+        config = resolve({**row.fields, "n_vocab": row.n_vocab})
+        shape = (config.n_layer, config.d_model, config.n_head, config.n_ctx, f"{row.n_vocab:,}")
+        params = f"{sizes.count(config).params:,}"
+        rows.append((name, params, f"{row.published:g}M", *map(str, shape), row.source))
+    sized = ("n_layer", "d_model", "n_head", "n_ctx", "n_vocab")
+    out = console()
+    out.print(table(["preset", "parameters", "published", *sized, "source"], rows))
+    out.print(
+        "Parameters are those with the published vocabulary; a run has that of its tokenizer."
+        " `ablate factors --presets NAME` shows the fields of one.",
+        markup=False,
+    )
+
+
+def _preset(name: str) -> None:
+    from ablate.components import CATALOGUE
+    from ablate.components.presets import preset
+    from ablate.study.values import label
+
+    row, out = preset(name), console()
+    out.print(f"{name}: {row.source}", style="bold", markup=False)
+    fields = [(key, label(row.fields[key])) for key in CATALOGUE if key in row.fields]
+    out.print(table(["field", "value"], fields))
+    out.print(f"Published vocabulary: {row.n_vocab:,}", markup=False)
+    if row.differs:
+        out.print(f"Differs from the published model: {row.differs}", markup=False)
 
 
 def _one(row: Factor) -> None:

@@ -34,6 +34,16 @@ Stored = Annotated[
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="A run's number, or the start of its key.")
 ]
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help=(
+            "A run's number, or the start of its key; or a folder of transformers, with config.json"
+            " and model.safetensors."
+        ),
+    ),
+]
 
 
 def console(file: IO[str] | None = None) -> Console:

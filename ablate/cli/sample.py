@@ -8,19 +8,19 @@ import typer
 
 from ablate.cli.flags import option
 from ablate.cli.output import deliver
-from ablate.cli.render import Db, RunName
+from ablate.cli.render import Db, ModelName
 
 
 def sample(
-    run: RunName,
+    model: ModelName,
     text: Annotated[
         str,
         typer.Argument(
             metavar="TEXT",
             help=(
                 "The beginning of a text; for a masked model, a text with [MASK] for each token to"
-                " fill in; for a model of pairs, a source. Without TEXT a causal model begins a new"
-                " document."
+                " fill in; for a model of pairs or an encoder-decoder of transformers, a source."
+                " Without TEXT a causal model begins a new document."
             ),
             show_default=False,
         ),
@@ -46,20 +46,19 @@ def sample(
         int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Seed of the random choices.")
     ] = 0,
     beam: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, help="Width of the beam search, for a model of pairs."),
+        int, typer.Option(metavar="N", min=1, help="Width of the beam search for a target.")
     ] = 1,
     db: Db = None,
 ) -> None:
-    """Continue a text with the model of a run, fill in each [MASK], or decode a target.
+    """Continue a text with a trained model, fill in each [MASK], or decode a target.
 
-    The study of the run must keep weights: keep = "final" in the table run of the study file.
+    The study of a run must keep weights: keep = "final" in the table run of the study file.
     """
     from ablate.trained import load_model
     from ablate.trained.sample import sample as write
 
-    model = load_model(run, db)
+    loaded = load_model(model, db)
     made = write(
-        model, text, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed, beam=beam
+        loaded, text, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed, beam=beam
     )
     deliver(f"{made}\n")

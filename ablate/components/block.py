@@ -503,3 +503,13 @@ class Normal002(Init):
 
     def embedding_scale(self, config: Config) -> float:
         return 1.0
+
+
+@level("init", "normal-0.02-scaled", source="GPT-2, Radford et al. 2019, §2.3")
+class Normal002Scaled(Normal002):
+    """normal-0.02, with the output matrices of attention and MLP divided by √(2·n_layer) where the
+    topology adds what they return to the stream.
+    """
+
+    def deviation(self, config: Config, fan_in: int, ends_branch: bool) -> float:
+        return 0.02 / math.sqrt(2 * config.n_layer if ends_branch else 1)

@@ -120,6 +120,18 @@ _ROWS = (
         needs={"norm": ("pre", "post", "peri")},
     ),
     Factor(
+        "norm_epsilon",
+        "block",
+        "What every norm adds to the variance, or to the mean of squares, before the root.",
+        source="Ba et al. 2016, arXiv:1607.06450",
+        needs={
+            "norm_kind": ("layernorm", "rmsnorm", "layernorm-scalar"),
+            "qk_norm": ("layernorm", "rmsnorm"),
+            "embed_norm": ("layernorm", "rmsnorm"),
+            "mlm_head_transform": ("dense",),
+        },
+    ),
+    Factor(
         "mlp",
         "block",
         "The second sublayer of a block, a function of each token.",
@@ -233,6 +245,20 @@ _ROWS = (
     # -- position ----------------------------------------------------------------------------------
     Factor(
         "position", "position", "Encoding of the position of a token.", choice=True, needs=BLOCKS
+    ),
+    Factor(
+        "rope_theta",
+        "position",
+        "Base of the wavelengths of rotary positions.",
+        source="Su et al. 2021, arXiv:2104.09864",
+        needs={"position": ("rotary",)},
+    ),
+    Factor(
+        "rope_share",
+        "position",
+        "Share of a head's channels, from the first on, that rotary positions turn.",
+        source="GPT-NeoX-20B, Black et al. 2022, arXiv:2204.06745",
+        needs={"position": ("rotary",)},
     ),
     Factor("n_ctx", "position", "Tokens in a training sequence."),
     # -- embedding ---------------------------------------------------------------------------------

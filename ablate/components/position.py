@@ -58,9 +58,14 @@ class _WithoutWeights(Position):
         return Counts()
 
 
+def rotary_channels(config: Config) -> int:
+    """Return the number of channels of a head, from the first on, that rotary positions turn."""
+    return int(config.d_head * config.rope_share)
+
+
 @level("position", "rotary", source="Su et al. 2021, arXiv:2104.09864")
 class Rotary(_WithoutWeights):
-    """Queries and keys turned by position·10000^(−2i/d_head)."""
+    """Queries and keys turned by position·rope_theta^(−2i/d_head)."""
 
     module = "ablate.model.position:Rotary"
     rotates = True
@@ -70,6 +75,12 @@ class Rotary(_WithoutWeights):
             raise AblateError(
                 f"position = 'rotary' turns pairs of channels: d_head = {config.d_head} is odd;"
                 " make it even"
+            )
+        turned = rotary_channels(config)
+        if turned < 2 or turned % 2:
+            raise AblateError(
+                f"position = 'rotary' turns pairs of channels: rope_share = {config.rope_share:g}"
+                f" of d_head = {config.d_head} is {turned}; make it an even number"
             )
 
 

@@ -8,6 +8,7 @@ from ablate.figures.compare import effects, heat, ordered
 from ablate.figures.cost import pareto
 from ablate.figures.fonts import lacking
 from ablate.figures.grid import at_what
+from ablate.figures.importance import importance
 from ablate.figures.rates import rates
 from ablate.figures.scaling import frontier, isoflop, residuals, scaling
 from ablate.figures.seeds import seeds
@@ -22,6 +23,7 @@ __all__ = [
     "frontier",
     "gaps",
     "heat",
+    "importance",
     "inline",
     "isoflop",
     "lacking",

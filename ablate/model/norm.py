@@ -1,4 +1,7 @@
-"""Norms over the last axis, [K, …, width] → [K, …, width], in the parameters' precision."""
+"""Norms over the last axis, [K, …, width] → [K, …, width], in the parameters' precision.
+
+ε is the run's norm_epsilon.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ from torch import Tensor, nn
 
 from ablate.config import RunConfig
 from ablate.model.layers import across
-
-EPSILON = 1e-5
 
 
 class NoNorm(nn.Module):
@@ -23,27 +24,32 @@ class NoNorm(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """gain · (x − mean) / √(variance + 1e-5) + bias, gain and bias [K, width]."""
+    """gain · (x − mean) / √(variance + ε) + bias, gain and bias [K, width]."""
 
     def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__()
+        self.epsilon = config.norm_epsilon
         self.gain = nn.Parameter(torch.ones(pack, width))
         self.bias = nn.Parameter(torch.zeros(pack, width)) if config.part("bias").present else None
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.layer_norm(x.to(self.gain.dtype), x.shape[-1:], eps=EPSILON) * across(self.gain, x)
+        y = F.layer_norm(x.to(self.gain.dtype), x.shape[-1:], eps=self.epsilon)
+        y = y * across(self.gain, x)
         return y if self.bias is None else y + across(self.bias, x)
 
 
 class RMSNorm(nn.Module):
-    """gain · x / √(mean of squares + 1e-5), gain [K, width]."""
+    """gain · x / √(mean of squares + ε), gain [K, width]."""
 
     def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__()
+        self.epsilon = config.norm_epsilon
         self.gain = nn.Parameter(torch.ones(pack, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.to(self.gain.dtype), x.shape[-1:], eps=EPSILON) * across(self.gain, x)
+        return F.rms_norm(x.to(self.gain.dtype), x.shape[-1:], eps=self.epsilon) * across(
+            self.gain, x
+        )
 
 
 class ScalarLayerNorm(nn.Module):
@@ -51,7 +57,10 @@ class ScalarLayerNorm(nn.Module):
 
     def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__()
+        self.epsilon = config.norm_epsilon
         self.gain = nn.Parameter(torch.ones(pack, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x.to(self.gain.dtype), x.shape[-1:], eps=EPSILON) * across(self.gain, x)
+        return F.layer_norm(x.to(self.gain.dtype), x.shape[-1:], eps=self.epsilon) * across(
+            self.gain, x
+        )

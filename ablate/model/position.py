@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ablate.components.position import t5_buckets
+from ablate.components.position import rotary_channels, t5_buckets
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.model.layers import Embedding
@@ -82,19 +82,25 @@ class Learned(Position):
 
 
 class Rotary(Position):
-    """Rotate channels i and i + D/2 of queries and keys by t·10000^(−2i/D).
+    """Rotate channels i and i + R/2 of queries and keys by t·rope_theta^(−2i/R).
 
-    Scores then depend on distance alone.
+    R is D, or the first rope_share·D channels, of which the rest stays. Scores then depend on
+    distance alone.
     """
 
     def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__(config, pack, width)
-        self.waves = _Waves(_TABLE * config.n_ctx, config.d_head)
+        self.turned = rotary_channels(config)
+        self.waves = _Waves(_TABLE * config.n_ctx, self.turned, config.rope_theta)
 
     def rotate(self, x: Tensor) -> Tensor:
         cos, sin = self.waves(x.shape[-2])
-        first, second = x.chunk(2, -1)
-        return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+        if self.turned == x.shape[-1]:
+            first, second = x.chunk(2, -1)
+            return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+        first, second = x[..., : self.turned].chunk(2, -1)
+        rest = x[..., self.turned :]
+        return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), -1)
 
 
 class Alibi(Position):
@@ -153,17 +159,17 @@ class T5Bias(Position):
 
 
 class _Waves(nn.Module):
-    """Cosines and sines of t·10000^(−2i/width): length → [2, T, width/2]."""
+    """Cosines and sines of t·base^(−2i/width): length → [2, T, width/2]."""
 
     table: Tensor
 
-    def __init__(self, length: int, width: int) -> None:
+    def __init__(self, length: int, width: int, base: float = 10000.0) -> None:
         super().__init__()
-        self.width = width
+        self.width, self.base = width, base
         self.register_buffer("table", self._compute(length), persistent=False)
 
     def _compute(self, length: int) -> Tensor:
-        rate = 10000.0 ** (-torch.arange(0, self.width, 2, dtype=torch.float64) / self.width)
+        rate = self.base ** (-torch.arange(0, self.width, 2, dtype=torch.float64) / self.width)
         angle = torch.arange(length, dtype=torch.float64)[:, None] * rate
         return torch.stack((angle.cos(), angle.sin()))
 

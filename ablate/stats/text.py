@@ -66,12 +66,8 @@ def seed_by_text(differences: npt.ArrayLike, *, confidence: float = 0.95) -> Tex
     if min(d.shape) < 2:
         none = (NAN,) * 8
         return TextEffect(seeds, lost, windows, 1, NAN, mean, *none, confidence=confidence)
-    block, first = 1, lag_correlation(d)
-    blocks, r = d, first
-    while r > significant_lag(blocks.shape[1]) and windows // (2 * block) >= BLOCKS:
-        block *= 2
-        blocks = merged(d, block)
-        r = lag_correlation(blocks)
+    first = lag_correlation(d)
+    block, blocks, r = independent(d)
     count = blocks.shape[1]
     seed, window, rest = mean_squares(blocks)
     seed_error = math.sqrt(seed / (seeds * count))
@@ -104,6 +100,20 @@ def seed_by_text(differences: npt.ArrayLike, *, confidence: float = 0.95) -> Tex
         residual_sd=math.sqrt(rest),
         confidence=confidence,
     )
+
+
+def independent(d: Floats) -> tuple[int, Floats, float]:
+    """Merge neighbouring windows of d [S, W] while they are significantly alike, to 16 blocks.
+
+    Returns:
+        Windows of a block, the means of the blocks, and the lag-1 correlation that is left.
+    """
+    block, blocks, r = 1, d, lag_correlation(d)
+    while r > significant_lag(blocks.shape[1]) and d.shape[1] // (2 * block) >= BLOCKS:
+        block *= 2
+        blocks = merged(d, block)
+        r = lag_correlation(blocks)
+    return block, blocks, r
 
 
 def lag_correlation(d: Floats) -> float:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from ablate.components import CATALOGUE
 from ablate.components.base import TAKEN, check_name
+from ablate.components.presets import PRESET, preset
 from ablate.config import field_info
 from ablate.errors import AblateError, unknown, written
 from ablate.study.model import TUNE_KEYS
@@ -77,8 +78,9 @@ class TransformerNames:
         """See `Names.check`."""
         if name in FOLLOWS:
             raise AblateError(f"{source.where(*path)}: {name} {FOLLOWS[name]}")
-        if name not in settable():
-            raise unknown("key", name, settable(), source.where(*path))
+        choices = [*settable(), PRESET]
+        if name not in choices:
+            raise unknown("key", name, choices, source.where(*path))
 
     def check_factor(self, name: str) -> None:
         """See `Names.check_factor`."""
@@ -92,6 +94,9 @@ class TransformerNames:
 
     def value(self, name: str, raw: object) -> Any:
         """See `Names.value`."""
+        if name == PRESET:
+            preset(raw)
+            return raw
         return field_value(name, raw)
 
     def level(self, name: str, raw: object) -> str:

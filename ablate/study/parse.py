@@ -22,8 +22,9 @@ from ablate.study.command import Command, CommandNames, check_placeholders, metr
 from ablate.study.design import DESIGNS, MAX_CELLS, MAX_RUNS, PARTWISE, count
 from ablate.study.imported import ImportedNames
 from ablate.study.levels import Factors, fields_of, parse_factors, sets
-from ablate.study.model import Crossed, Fields, Study, Tune, TwoStage
+from ablate.study.model import Crossed, Fields, Study, Tune, TwoStage, tuned_field
 from ablate.study.names import Names, TransformerNames
+from ablate.study.presets import applied
 from ablate.study.source import Source, located
 from ablate.study.tables import validated
 from ablate.study.values import BUDGETS, number, positive
@@ -98,6 +99,9 @@ def parse(text: str, path: Path) -> Study:
     max_epochs = None if own else _max_epochs(source, base)
     fields = fields_of(source, names, base, "base")
     factors = parse_factors(source, names, file.factors)
+    if not own:
+        found = tuned_field({"tune": file.tune}) if file.tune else ""
+        fields, factors = applied(source, fields, factors, found)
     _apart(source, fields, factors)
     if not own:
         _one_budget(source, fields, factors)

@@ -35,7 +35,8 @@ class About:
     Attributes:
         run: The run.
         key: Its key.
-        keep: Whether these are its "final" or its "best" weights.
+        keep: Whether these are its "final" or its "best" weights; "given" for a model that ablate
+            did not train.
         step: The step after which they were taken.
         loss: Held-out loss of the evaluation at that step, in nats per token.
         tokenizer: Content of the tokenizer's file; b"" for bytes, and where there is none.

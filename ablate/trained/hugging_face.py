@@ -1,14 +1,15 @@
-"""Runs whose model is also in the `transformers` library: GPT-2, BERT, GPT-NeoX, Llama.
+"""Folders of the library `transformers`: models that are saved in one, and read from one.
 
-A row of `ARCHITECTURES` says which levels a model of that library has, and maps names of
-parameters. `tests/test_model_references.py` compares the models with these rows.
+`ablate.trained.architectures` says which models these are.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,342 +17,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ablate.components import CATALOGUE
-from ablate.config import RunConfig, field_info
-from ablate.errors import AblateError, missing, written
-from ablate.model.norm import EPSILON
+from ablate.config import RunConfig
+from ablate.errors import AblateError, unknown, written
+from ablate.kinds import Run, kind
+from ablate.model.transformer import model_of
+from ablate.text.pairs import marks
 from ablate.text.tokenizers import Bytes, byte_level
+from ablate.train.weights import About
+from ablate.trained.architectures import ARCHITECTURES, Architecture, architecture_of, library
 from ablate.trained.model import Model
-from ablate.trained.tokens import MASK, TextTokenizer
+from ablate.trained.tokens import MASK, Special, TextTokenizer
 
 CLOSE = 1e-4  # largest allowed difference of logits, relative to the largest logit
-_ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu"}
-_GATED = {"swiglu": "silu"}
-# Fields that do not change the function from tokens to logits, or of which any value can be saved.
-# All other fields have their default, or a value that an architecture names.
-_FREE_GROUPS = ("training", "data")
-_FREE = (
-    *("n_layer", "d_model", "d_mlp", "n_head", "n_kv_head", "d_head", "n_ctx", "n_vocab"),
-    *("dropout", "init", "tie_embeddings", "mask_ratio", "mask_mix", "mask_kind", "z_loss"),
-)
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """A model of the transformers library.
-
-    Attributes:
-        name: Its name.
-        model: Its class.
-        fields: Field of a run → the values that it may have, where these are not the default.
-        plain_heads: Whether n_kv_head = n_head and d_head = d_model / n_head.
-        settings: Run → the values of its configuration.
-        outside: Our modules outside of blocks → theirs; the head follows from their model.
-        blocks: The name of a block, with {} for its number.
-        inside: Our modules in a block → theirs.
-        transposed: Their modules whose matrices have inputs first.
-        joint: Their one matrix for queries, keys and values; "" if they have three.
-        join: Run, and our parameters of queries, keys and values → their joint parameter.
-        zeros: Run → their parameters that our model lacks, which are zero.
-    """
-
-    name: str
-    model: str
-    fields: Mapping[str, tuple[str, ...]]
-    settings: Callable[[RunConfig], dict[str, Any]]
-    outside: Mapping[str, str]
-    blocks: str
-    inside: Mapping[str, str]
-    plain_heads: bool = True
-    transposed: tuple[str, ...] = ()
-    joint: str = ""
-    join: Callable[[RunConfig, Sequence[Tensor]], Tensor] = lambda config, parts: torch.cat(
-        tuple(parts)
-    )
-    zeros: Callable[[RunConfig], Mapping[str, tuple[int, ...]]] = lambda config: {}
-
-    def refused(self, config: RunConfig) -> dict[str, tuple[str, ...]]:
-        """Return the fields of a run that this model does not have → the values it could have."""
-        found: dict[str, tuple[str, ...]] = {}
-        for name, row in CATALOGUE.items():
-            allowed: tuple[Any, ...] = self.fields.get(name, (field_info(name).default,))
-            free = row.group in _FREE_GROUPS or name in _FREE
-            if not free and getattr(config, name, allowed[0]) not in allowed:
-                found[name] = allowed
-        if self.plain_heads:
-            if config.n_kv_head != config.n_head:
-                found["n_kv_head"] = (str(config.n_head),)
-            if config.d_head * config.n_head != config.d_model:
-                found["d_head"] = (f"{config.d_model / config.n_head:g}",)
-        return found
-
-    def make(self, config: RunConfig) -> Any:
-        """Return the model of the library for a run, with random weights."""
-        library = _library()
-        made = getattr(library, self.model)
-        sizes = {
-            "vocab_size": config.n_vocab,
-            "tie_word_embeddings": tied(config),
-            "bos_token_id": None,
-            "eos_token_id": None,
-            "pad_token_id": None,
-        }
-        return made(made.config_class(**sizes | self.settings(config))).eval()
-
-    def weights(
-        self, config: RunConfig, ours: Mapping[str, Tensor], theirs: Any
-    ) -> dict[str, Tensor]:
-        """Return our parameters under their names. The map is linear, so it also maps gradients.
-
-        Args:
-            config: The run.
-            ours: Name → parameter, of one run.
-            theirs: Their model, which knows the name of its head.
-        """
-        scale = config.part("init").embedding_scale(config)
-        output = theirs.get_output_embeddings()
-        head = next((name for name, one in theirs.named_modules() if one is output), "")
-        found: dict[str, Tensor] = {}
-        joined: dict[str, dict[str, Tensor]] = {}
-        for name, parameter in ours.items():
-            owner, _, kind = name.rpartition(".")
-            end = "weight" if kind == "gain" else kind
-            if owner == "unembedding":
-                found[f"{head}.{end}"] = parameter
-            elif not owner.startswith("blocks."):
-                scaled = parameter * scale if owner in _SCALED else parameter
-                found[f"{self.outside[owner]}.{end}"] = scaled
-            else:
-                _, number, inner = owner.split(".", 2)
-                block, part = self.blocks.format(number), inner.removeprefix("attention.")
-                if self.joint and part in _PARTS:
-                    joined.setdefault(f"{block}.{self.joint}.{end}", {})[part] = parameter
-                else:
-                    module = self.inside[inner]
-                    found[f"{block}.{module}.{end}"] = self._turned(module, parameter)
-        for name, parts in joined.items():
-            whole = self.join(config, [parts[part] for part in _PARTS])
-            found[name] = self._turned(self.joint, whole)
-        if "unembedding.weight" not in ours and not tied(config):
-            found[f"{head}.weight"] = ours["embedding.weight"]
-        return found | {name: torch.zeros(shape) for name, shape in self.zeros(config).items()}
-
-    def _turned(self, module: str, parameter: Tensor) -> Tensor:
-        return parameter.T if module in self.transposed and parameter.ndim == 2 else parameter
-
-
-_PARTS = ("query", "key", "value")
-_SCALED = ("embedding", "position.table")  # multiplied by a constant on entry
-
-
-def tied(config: RunConfig) -> bool:
-    """Return whether head and embedding are one matrix in the library's model too.
-
-    Embeddings that are multiplied on entry are stored multiplied, and the head is not.
-    """
-    shared: bool = config.part("tie_embeddings").tied
-    return shared and config.part("init").embedding_scale(config) == 1
-
-
-def _by_head(config: RunConfig, parts: Sequence[Tensor]) -> Tensor:
-    """Return the rows of queries, keys and values, grouped by head."""
-    heads = [part.unflatten(0, (config.n_head, config.d_head)) for part in parts]
-    return torch.stack(heads, 1).flatten(0, 2)
-
-
-def _usual(config: RunConfig) -> dict[str, Any]:
-    """Return the settings that most configurations of the library share."""
-    activation = _ACTIVATIONS | _GATED
-    return {
-        "hidden_size": config.d_model,
-        "num_hidden_layers": config.n_layer,
-        "num_attention_heads": config.n_head,
-        "intermediate_size": config.d_mlp,
-        "max_position_embeddings": config.n_ctx,
-        "hidden_act": activation[config.activation],
-    }
-
-
-ARCHITECTURES = (
-    Architecture(
-        name="GPT-2",
-        model="GPT2LMHeadModel",
-        fields={
-            "position": ("learned",),
-            "activation": tuple(_ACTIVATIONS),
-            "attention_scale": ("sqrt", "none"),
-        },
-        settings=lambda config: {
-            "n_positions": config.n_ctx,
-            "n_embd": config.d_model,
-            "n_layer": config.n_layer,
-            "n_head": config.n_head,
-            "n_inner": config.d_mlp,
-            "activation_function": _ACTIVATIONS[config.activation],
-            "layer_norm_epsilon": EPSILON,
-            "scale_attn_weights": config.part("attention_scale").scale(config.d_head) != 1,
-            "embd_pdrop": config.dropout,
-            "resid_pdrop": config.dropout,
-            "attn_pdrop": 0.0,
-        },
-        outside={
-            "embedding": "transformer.wte",
-            "position.table": "transformer.wpe",
-            "final_norm": "transformer.ln_f",
-        },
-        blocks="transformer.h.{}",
-        inside={
-            "n1": "ln_1",
-            "attention.output": "attn.c_proj",
-            "n2": "ln_2",
-            "mlp.hidden": "mlp.c_fc",
-            "mlp.output": "mlp.c_proj",
-        },
-        transposed=("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"),
-        joint="attn.c_attn",
-    ),
-    Architecture(
-        name="BERT",
-        model="BertForMaskedLM",
-        fields={
-            "objective": ("masked",),
-            "attention": ("full",),
-            "norm": ("post",),
-            "position": ("learned",),
-            "embed_norm": ("layernorm",),
-            "activation": tuple(_ACTIVATIONS),
-            "mlm_head_transform": ("dense",),
-        },
-        settings=lambda config: (
-            _usual(config)
-            | {
-                "layer_norm_eps": EPSILON,
-                "type_vocab_size": 1,
-                "hidden_dropout_prob": config.dropout,
-                "attention_probs_dropout_prob": 0.0,
-            }
-        ),
-        outside={
-            "embedding": "bert.embeddings.word_embeddings",
-            "position.table": "bert.embeddings.position_embeddings",
-            "embed_norm": "bert.embeddings.LayerNorm",
-            "transform.dense": "cls.predictions.transform.dense",
-            "transform.norm": "cls.predictions.transform.LayerNorm",
-        },
-        blocks="bert.encoder.layer.{}",
-        inside={
-            "attention.query": "attention.self.query",
-            "attention.key": "attention.self.key",
-            "attention.value": "attention.self.value",
-            "attention.output": "attention.output.dense",
-            "p1": "attention.output.LayerNorm",
-            "mlp.hidden": "intermediate.dense",
-            "mlp.output": "output.dense",
-            "p2": "output.LayerNorm",
-        },
-        zeros=lambda config: {"bert.embeddings.token_type_embeddings.weight": (1, config.d_model)},
-    ),
-    Architecture(
-        name="GPT-NeoX",
-        model="GPTNeoXForCausalLM",
-        fields={"topology": ("serial", "parallel"), "activation": tuple(_ACTIVATIONS)},
-        settings=lambda config: (
-            _usual(config)
-            | {
-                "layer_norm_eps": EPSILON,
-                "use_parallel_residual": config.part("topology").joins == 1,
-                "rotary_pct": 1.0,
-                "rope_parameters": {
-                    "rope_type": "default",
-                    "rope_theta": 10000.0,
-                    "partial_rotary_factor": 1.0,
-                },
-                "hidden_dropout": config.dropout,
-                "attention_dropout": 0.0,
-            }
-        ),
-        outside={"embedding": "gpt_neox.embed_in", "final_norm": "gpt_neox.final_layer_norm"},
-        blocks="gpt_neox.layers.{}",
-        inside={
-            "n1": "input_layernorm",
-            "attention.output": "attention.dense",
-            "n2": "post_attention_layernorm",
-            "mlp.hidden": "mlp.dense_h_to_4h",
-            "mlp.output": "mlp.dense_4h_to_h",
-        },
-        joint="attention.query_key_value",
-        join=_by_head,
-    ),
-    Architecture(
-        name="Llama",
-        model="LlamaForCausalLM",
-        fields={"norm_kind": ("rmsnorm",), "activation": tuple(_GATED), "bias": ("all", "none")},
-        plain_heads=False,
-        settings=lambda config: (
-            _usual(config)
-            | {
-                "num_key_value_heads": config.n_kv_head,
-                "head_dim": config.d_head,
-                "rms_norm_eps": EPSILON,
-                "attention_bias": config.part("bias").present,
-                "mlp_bias": config.part("bias").present,
-                "attention_dropout": 0.0,
-            }
-        ),
-        outside={"embedding": "model.embed_tokens", "final_norm": "model.norm"},
-        blocks="model.layers.{}",
-        inside={
-            "n1": "input_layernorm",
-            "attention.query": "self_attn.q_proj",
-            "attention.key": "self_attn.k_proj",
-            "attention.value": "self_attn.v_proj",
-            "attention.output": "self_attn.o_proj",
-            "n2": "post_attention_layernorm",
-            "mlp.gate": "mlp.gate_proj",
-            "mlp.hidden": "mlp.up_proj",
-            "mlp.output": "mlp.down_proj",
-        },
-    ),
-)
-
-
-def architecture_of(config: RunConfig) -> Architecture:
-    """Return the architecture of the library that a run has.
-
-    Raises:
-        AblateError: The library has none; the message names the fields that the most similar one
-            does not support.
-    """
-    refused = {one.name: one.refused(config) for one in ARCHITECTURES}
-    for one in ARCHITECTURES:
-        if not refused[one.name]:
-            return one
-    nearest = min(refused, key=lambda name: len(refused[name]))
-    lacks = [
-        f"{field} = {written(getattr(config, field))}, and not {' or '.join(map(written, levels))}"
-        for field, levels in refused[nearest].items()
-    ]
-    raise AblateError(
-        f"transformers has no such model; the most similar, {nearest}, lacks {'; '.join(lacks)}."
-        f" Levels that can be saved: {'; '.join(_representable(refused[nearest]))}"
-    )
-
-
-def _representable(fields: Mapping[str, object]) -> Iterator[str]:
-    """Yield the levels of each of these fields that some architecture has."""
-    for field in fields:
-        if field in ("n_kv_head", "d_head"):
-            yield f"any {field} with Llama"
-            continue
-        default = (field_info(field).default,)
-        levels = {
-            level: [one.name for one in ARCHITECTURES if level in one.fields.get(field, default)]
-            for one in ARCHITECTURES
-            for level in one.fields.get(field, default)
-        }
-        yield f"{field} = " + ", ".join(
-            f"{level} ({', '.join(names)})" for level, names in levels.items()
-        )
+_READ = 64  # tokens on which the models of a folder are compared
+_AROUND = ("bos", "decoder_start", "eos")  # tokens around source and target
+CONFIGURATION, TOKENIZER = "config.json", "tokenizer.json"
 
 
 def save(model: Model, folder: Path) -> str:
@@ -371,7 +51,7 @@ def save(model: Model, folder: Path) -> str:
         AblateError: The library is not installed or has no such model, or the folder is not empty.
     """
     found = architecture_of(model.config)
-    _library()
+    library()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise AblateError(f"{folder} exists and is not an empty folder; name another folder")
     theirs = found.make(model.config)
@@ -382,10 +62,13 @@ def save(model: Model, folder: Path) -> str:
     weights = found.weights(model.config, ours, theirs)
     _, unexpected = theirs.load_state_dict(weights, strict=False)
     assert not unexpected, unexpected
-    theirs.tie_weights()
-    _compare(model, theirs)
-    text = model.tokenizer
-    tokenizer = tokenizer_for(text, model.config) if text.inner is not None else None
+    if found.shares(model.config):
+        theirs.tie_weights()
+    _compare(model.transformer, model.config, theirs, model.config.n_ctx, "nothing was saved")
+    of = model.tokenizer
+    tokenizer = tokenizer_for(of, model.config) if of.inner is not None else None
+    if model.config.part("architecture").encodes:
+        _start(model, theirs)
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = folder if folder.exists() else folder.parent
     with TemporaryDirectory(dir=place, prefix=".ablate-") as part:
@@ -398,20 +81,188 @@ def save(model: Model, folder: Path) -> str:
     return found.name
 
 
+def _start(model: Model, theirs: Any) -> None:
+    """Tell the library which token begins a target, and which ends it."""
+    start, end = model.config.n_vocab - 1, None
+    if model.config.part("objective").pairs and model.tokenizer.inner is not None:
+        start, end = marks(model.tokenizer.inner)
+    for settings in (theirs.config, theirs.generation_config):
+        settings.decoder_start_token_id, settings.eos_token_id = start, end
+
+
+def load(folder: Path) -> Model:
+    """Return the model in a folder of the library, with the logits that the library computes.
+
+    It is compared with the library's own model on some tokens.
+
+    Args:
+        folder: Has config.json, weights as safetensors, and tokenizer.json if text is to be read.
+
+    Raises:
+        AblateError: The library is not installed, a file is missing or damaged, or the model asks
+            for something that ablate does not have.
+    """
+    of = _architecture(folder)
+    made = getattr(library(), of.model)
+    with _readable(folder):
+        theirs, info = made.from_pretrained(
+            folder,
+            local_files_only=True,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    _check_weights(folder, info)
+    theirs.eval()
+    content, n_vocab, mask = _tokenizer(folder)
+    special = Special(mask)
+    if theirs.config.is_encoder_decoder:
+        special = Special(mask, *(_token(theirs.config, f"{name}_token_id") for name in _AROUND))
+    if n_vocab > theirs.config.vocab_size:
+        raise AblateError(
+            f"{folder}: {TOKENIZER} has {n_vocab:,} tokens, and the model has"
+            f" {theirs.config.vocab_size:,}"
+        )
+    run = _run(of, theirs.config, folder, content)
+    transformer = model_of(run.config)
+    shapes = {name: one.shape[1:] for name, one in transformer.named_parameters()}
+    kept = of.parameters(run.config, shapes, theirs)
+    about = About(run, run.key, "given", 0, math.nan, content, ())
+    model = Model(kept, about, special)
+    length = min(run.config.n_ctx, _READ)
+    _compare(model.transformer, run.config, theirs, length, f"{folder} cannot be read")
+    return model
+
+
+def _token(theirs: Any, name: str) -> int | None:
+    """Return a token that a configuration names, the first of several."""
+    found = getattr(theirs, name, None)
+    token: int | None = found[0] if isinstance(found, list) else found
+    return token
+
+
+def _check_weights(folder: Path, info: dict[str, Any]) -> None:
+    """Refuse weights that the library left random, for they are missing or have another shape."""
+    wrong = []
+    for one in sorted(info["mismatched_keys"]):
+        # versions of the library before 5 name no shapes
+        name, *shapes = (one,) if isinstance(one, str) else one
+        of = " is {}, and not {}".format(*map(list, shapes)) if shapes else " has another shape"
+        wrong.append(f"{name}{of}")
+    wrong += [f"{name} is missing" for name in sorted(info["missing_keys"])]
+    if wrong:
+        more = f", and {len(wrong) - 1} more" if wrong[1:] else ""
+        raise AblateError(
+            f"{folder}: weights do not fit the model of {CONFIGURATION}: {wrong[0]}{more}"
+        )
+
+
+def _architecture(folder: Path) -> Architecture:
+    path = folder / CONFIGURATION
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["model_type"]
+    except FileNotFoundError:
+        raise AblateError(f"{folder} has no {CONFIGURATION}: it is no folder of a model") from None
+    except (OSError, ValueError, LookupError, TypeError):
+        raise AblateError(f"{path} names no model_type of transformers") from None
+    kinds = {one.kind: one for one in ARCHITECTURES}
+    if found not in kinds:
+        raise unknown("model_type", found, kinds, str(path))
+    return kinds[found]
+
+
+def _run(of: Architecture, theirs: Any, folder: Path, content: bytes) -> Run:
+    """Return the run that a configuration of the library stands for."""
+    for name, value in of.only.items():
+        if getattr(theirs, name, value) != value:
+            raise AblateError(
+                f"{folder}: {name} = {written(getattr(theirs, name))}, and ablate's {of.name} has"
+                f" only {written(value)}"
+            )
+    try:
+        fixed = {name: levels[0] for name, levels in of.fields.items() if len(levels) == 1}
+        fields = fixed | {"init": "normal-0.02", "n_vocab": theirs.vocab_size} | of.read(theirs)
+        of_text = {"tokenizer": TOKENIZER if content else "tokens", "corpus": ""}
+        if content:
+            of_text["tokenizer_hash"] = hashlib.sha256(content).hexdigest()
+        given = fields | of_text | {"batch_tokens": fields["n_ctx"]}
+        return Run("transformer", kind("transformer").check(given))
+    except AblateError as error:
+        raise AblateError(f"{folder}: {error}") from None
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Say in one line what the library cannot read, and nothing else."""
+    logs = library().utils.logging
+    before = logs.get_verbosity()
+    logs.set_verbosity_error()
+    try:
+        yield
+    except Exception as error:
+        said = " ".join(str(error).split())[:300]
+        raise AblateError(f"{folder} cannot be read by transformers: {said}") from error
+    finally:
+        logs.set_verbosity(before)
+
+
+def _tokenizer(folder: Path) -> tuple[bytes, int, int | None]:
+    """Return the content of a folder's tokenizer, its number of tokens, and that of the mask."""
+    import tokenizers
+
+    path = folder / TOKENIZER
+    if not path.is_file():
+        return b"", 0, None
+    with _readable(path):
+        content = path.read_bytes()
+        found = tokenizers.Tokenizer.from_str(content.decode())
+        about = folder / "tokenizer_config.json"
+        told = json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {}
+        mark = told.get("mask_token") or MASK
+        mark = mark["content"] if isinstance(mark, dict) else mark
+    numbers = found.get_vocab().values()
+    return content, max(numbers, default=-1) + 1, found.token_to_id(mark)
+
+
 @torch.inference_mode()
-def _compare(model: Model, theirs: Any) -> None:
+def logits(theirs: Any, tokens: Tensor, source: Tensor | None = None) -> Tensor:
+    """Return the logits of a model of the library.
+
+    Args:
+        theirs: The model.
+        tokens: [B, T].
+        source: What an encoder reads, [B, S].
+
+    Returns:
+        [B, T, V].
+    """
+    read: dict[str, Any] = {"input_ids": tokens}
+    if source is not None:
+        # without a cache, which some versions size by the blocks of the encoder
+        read = {"input_ids": source, "decoder_input_ids": tokens, "use_cache": False}
+    found: Tensor = theirs(**read).logits
+    return found
+
+
+@torch.inference_mode()
+def _compare(ours: Any, config: RunConfig, theirs: Any, length: int, outcome: str) -> None:
     """Refuse a model whose logits differ from ours: another version of the library may differ."""
-    config, device = model.config, next(model.parameters()).device
+    device = next(ours.parameters()).device
     generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(config.n_vocab, (1, config.n_ctx), generator=generator)
+    encodes = config.part("architecture").encodes
+    # a source that is not as long as the target
+    drawn = torch.randint(config.n_vocab, (2, length), generator=generator).chunk(2)
+    tokens, source = drawn[0], drawn[1][:, : max(2, length // 2)] if encodes else None
+    beside = None if source is None else source[None].to(device)
     # without autocast: what is saved computes in the precision of the weights
-    expected = model.transformer(tokens[None].to(device))[0].float().cpu()
-    found = theirs(input_ids=tokens).logits
+    expected = ours(tokens[None].to(device), None, beside)[0].float().cpu()
+    found = logits(theirs, tokens, source)
     worst = float((found - expected).abs().max() / expected.abs().max())
     if not worst < CLOSE:
         raise AblateError(
-            f"transformers {_library().__version__} computes different logits for this model, by up"
-            f" to {worst:.2g} of the largest logit: nothing was saved"
+            f"transformers {library().__version__} computes different logits for this model, by up"
+            f" to {worst:.2g} of the largest logit: {outcome}"
         )
 
 
@@ -426,25 +277,25 @@ def tokenizer_for(of: TextTokenizer, config: RunConfig) -> Any:
 
     assert of.inner is not None
     if isinstance(of.inner, Bytes):
-        library = _of_bytes()
+        inner = _of_bytes()
     else:
-        library = tokenizers.Tokenizer.from_str(of.inner.content.decode())
+        inner = tokenizers.Tokenizer.from_str(of.inner.content.decode())
     special: dict[str, Any] = {}
     if len(of.separator) == 1 and not isinstance(of.inner, Bytes):
-        special["eos_token"] = library.id_to_token(of.separator[0])
+        special["eos_token"] = inner.id_to_token(of.separator[0])
     if of.mask is not None:
-        n = library.get_vocab_size()
-        library.add_tokens([f"<unused{number}>" for number in range(n, of.mask)])
-        mark = MASK if library.token_to_id(MASK) is None else "<|mask|>"
-        library.add_special_tokens([mark])
-        if library.token_to_id(mark) != of.mask:
+        n = inner.get_vocab_size()
+        inner.add_tokens([f"<unused{number}>" for number in range(n, of.mask)])
+        mark = MASK if inner.token_to_id(MASK) is None else "<|mask|>"
+        inner.add_special_tokens([mark])
+        if inner.token_to_id(mark) != of.mask:
             raise AblateError(
                 f"tokenizer {of.name!r} leaves numbers unused, and transformers gives the mask one"
-                f" of them: {library.token_to_id(mark)}, not {of.mask}"
+                f" of them: {inner.token_to_id(mark)}, not {of.mask}"
             )
         special["mask_token"] = mark
-    made: Any = _library().PreTrainedTokenizerFast(
-        tokenizer_object=library, model_max_length=config.n_ctx, **special
+    made: Any = library().PreTrainedTokenizerFast(
+        tokenizer_object=inner, model_max_length=config.n_ctx, **special
     )
     return made
 
@@ -459,20 +310,3 @@ def _of_bytes() -> Any:
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = decoders.ByteLevel()
     return made
-
-
-def _library() -> Any:
-    """Import the library.
-
-    Raises:
-        AblateError: It is not installed.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import transformers
-
-            transformers.utils.logging.disable_progress_bar()
-    except ImportError:
-        raise missing("transformers") from None
-    return transformers

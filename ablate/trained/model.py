@@ -16,7 +16,7 @@ from ablate.model.transformer import model_of
 from ablate.store import details
 from ablate.train import weights
 from ablate.train.weights import About
-from ablate.trained.tokens import TextTokenizer
+from ablate.trained.tokens import NONE, Special, TextTokenizer
 
 
 class Model(nn.Module):
@@ -31,12 +31,13 @@ class Model(nn.Module):
     Args:
         kept: The weights, by the names of the parameters and buffers of one run.
         about: The metadata of the file. Code of the user's own in it is run.
+        special: Tokens that a folder of `transformers` names.
 
     Raises:
         AblateError: The code is not that of the run, or the weights do not fit the model.
     """
 
-    def __init__(self, kept: dict[str, Tensor], about: About):
+    def __init__(self, kept: dict[str, Tensor], about: About, special: Special = NONE):
         super().__init__()
         self._use(about)
         if about.run.key != about.key:
@@ -47,7 +48,7 @@ class Model(nn.Module):
             )
         self.about = about
         self.config: RunConfig = about.run.config
-        self.tokenizer = TextTokenizer(self.config, about.tokenizer)
+        self.tokenizer = TextTokenizer(self.config, about.tokenizer, special)
         self.transformer = model_of(self.config)
         self._documents: Any = self.config.part("document_mask").load()(self.tokenizer)
         try:
@@ -69,15 +70,22 @@ class Model(nn.Module):
         Returns:
             [B, T, V] in the precision of the weights.
         """
+        given = tokens[None]
+        beside = None if source is None else source[None]
+        return self.logits(given, self._documents.starts(given), beside)
+
+    def logits(self, tokens: Tensor, *read: Tensor | None) -> Tensor:
+        """Return the logits [B, T, V] of what an objective gives a model to read.
+
+        Args:
+            tokens: [1, B, T] int64.
+            *read: What follows them in `ablate.data.objectives.Example.read`.
+        """
         if self.about.use:  # the levels of the model that was loaded last are in the catalogue
             outside.use(self.about.use)
-        given = tokens[None]
-        starts = self._documents.starts(given)
         casts = self.config.part("precision").casts
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=casts):
-            logits: Tensor = self.transformer(
-                given, starts, None if source is None else source[None]
-            )
+            logits: Tensor = self.transformer(tokens, *read)
         return logits[0]
 
     @staticmethod
@@ -95,13 +103,15 @@ class Model(nn.Module):
 def load_model(
     run: int | str | Path, db: store.Database | Path | str | None = None, *, device: str = "cpu"
 ) -> Model:
-    """Return the model of a run whose weights are kept, in evaluation mode, with its tokenizer.
+    """Return a model in evaluation mode, with its tokenizer: that of a run whose weights are kept,
+    or that of a folder of `transformers`.
 
     If the run has levels of the user's own, this runs the Python code of their file, which is kept
     with the weights.
 
     Args:
-        run: Number of the run, the start of its key, or a file of weights, which needs no database.
+        run: Number of the run, the start of its key, or a file of weights or a folder with
+            config.json and model.safetensors, which need no database.
         db: A database, its path or URL; None for $ABLATE_DB, else results/ablate.db.
         device: Torch's name of the device.
 
@@ -112,6 +122,10 @@ def load_model(
     Raises:
         AblateError: There is no such run, the run has no weights, or the weights cannot be read.
     """
+    if Path(str(run)).is_dir() and not str(run).isdigit():
+        from ablate.trained import hugging_face  # it imports this module
+
+        return hugging_face.load(Path(str(run))).to(device)
     if isinstance(run, Path) or str(run).endswith(".safetensors"):
         path, key = Path(str(run)), ""
     elif isinstance(db, store.Database):

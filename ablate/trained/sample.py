@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ablate.data.objectives import Example
 from ablate.data.pairs import Pairs
 from ablate.errors import AblateError
 from ablate.train.decode import targets
@@ -24,7 +25,7 @@ def sample(
     beam: int = 1,
 ) -> str:
     """Return a text continued by a causal model, with its masks filled by a masked one, or the
-    target that a model of pairs decodes for it.
+    target that a model of pairs, or an encoder-decoder of `transformers`, decodes for it.
 
     A causal model reads the last n_ctx tokens at most, and stops where its document ends; the
     separator is left out. A masked model first fills the mask whose likeliest token has the highest
@@ -34,24 +35,31 @@ def sample(
         model: The model.
         text: The text to continue, or a text with `MASK` for each token that is hidden; "" begins a
             document.
-        tokens: Largest number of tokens to add; a masked model adds none.
+        tokens: Largest number of tokens to add; a masked model adds none, and a target of a pair
+            is as long as its row allows.
         temperature: Divides the logits; 0 takes the likeliest token. By default 1 for a causal
             model, 0 for a masked one.
         top_k: Number of likeliest tokens to choose among; None for all.
         seed: Seed of the random choices: equal arguments give equal text.
-        beam: For a model of pairs, the number of hypotheses that are kept; 1 is greedy.
+        beam: For a target, the number of hypotheses that are kept; 1 is greedy.
 
     Raises:
         AblateError: A causal model gets a mask, a masked one gets none or more text than n_ctx
             tokens, or the tokenizer cannot encode the text.
     """
-    if model.config.part("objective").pairs:
+    special = model.tokenizer.special
+    if model.config.part("objective").pairs or special.target is not None:
         if temperature is not None or top_k is not None:
             raise AblateError(
-                "this model decodes the target of a pair without random choices: use beam instead"
+                "this model decodes a target without random choices: use beam instead"
                 " of temperature and top_k"
             )
-        return _target(model, text, beam)
+        return _target(model, text, beam, tokens)
+    if model.config.part("architecture").encodes:
+        raise AblateError(
+            f"objective = {model.config.objective!r}: this model restores corrupted text, and"
+            " neither continues a text nor fills in masks"
+        )
     masked = model.tokenizer.mask is not None
     if temperature is None:
         temperature = 0.0 if masked else 1.0
@@ -119,9 +127,11 @@ def _fill(model: Model, given: list[int], choice: _Choice) -> list[int]:
     return text
 
 
-def _target(model: Model, text: str, beam: int) -> str:
+def _target(model: Model, text: str, beam: int, most: int) -> str:
     tokenizer, n_ctx = model.tokenizer, model.config.n_ctx
     source = tokenizer.encode(text)
+    if tokenizer.special.target is not None:
+        return _of_folder(model, source, beam, most)
     if len(source) + 2 > n_ctx:
         raise AblateError(
             f"the text has {len(source):,} tokens, and a row of n_ctx = {n_ctx:,} has no space for"
@@ -136,6 +146,23 @@ def _target(model: Model, text: str, beam: int) -> str:
     written = targets(model.transformer, example, beam, objective.end)[0, 0].tolist()
     cut = written.index(objective.end) if objective.end in written else len(written)
     return tokenizer.decode(written[:cut])
+
+
+def _of_folder(model: Model, source: list[int], beam: int, most: int) -> str:
+    """Decode the target of an encoder-decoder of `transformers`, of at most `most` tokens."""
+    special, device = model.tokenizer.special, next(model.parameters()).device
+    assert special.target is not None
+    around = [[token] if token is not None else [] for token in (special.source, special.end)]
+    read = torch.tensor([[[*around[0], *source, *around[1]]]], device=device)
+    # without an end of its own, what begins a target ends it
+    end = special.target if special.end is None else special.end
+    inputs = torch.full((1, 1, min(model.config.n_ctx, most + 1)), end, device=device)
+    inputs[..., 0] = special.target
+    example = Example(inputs, inputs, torch.ones_like(inputs).float(), None, read)
+    written = targets(model.transformer, example, beam, end)[0, 0].tolist()
+    cut = written.index(end) if end in written else len(written)
+    kept = [token for token in written[:cut] if token not in (special.source, special.target)]
+    return model.tokenizer.decode(kept)
 
 
 def _logits(model: Model, tokens: list[int]) -> Tensor:

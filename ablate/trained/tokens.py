@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import groupby
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -14,6 +15,18 @@ from ablate.text import tokenizers
 MASK = "[MASK]"  # how a text writes the token of a masked model for a hidden token
 
 
+class Special(NamedTuple):
+    """Tokens that a folder of `transformers` names; None where it names none."""
+
+    mask: int | None = None  # stands for a hidden one
+    source: int | None = None  # begins what an encoder reads
+    target: int | None = None  # begins what a decoder writes
+    end: int | None = None  # ends source and target
+
+
+NONE = Special()
+
+
 class TextTokenizer:
     """Encodes text as the tokens of a run, and decodes tokens.
 
@@ -22,16 +35,20 @@ class TextTokenizer:
             is not masked.
         separator: Tokens that stand after each document.
         inner: The tokenizer without `MASK`; None if the corpus holds only tokens.
+        special: Tokens that a folder names.
 
     Args:
         config: The run.
         content: Content of its tokenizer's file, from the file of weights.
+        special: Tokens that a folder names. Without a mask, the last token of a masked model's
+            vocabulary is added for it.
     """
 
-    def __init__(self, config: RunConfig, content: bytes):
-        self.name = config.tokenizer
-        self.mask = config.n_vocab - 1 if config.part("objective").masks else None
-        n_vocab = config.n_vocab - (self.mask is not None)
+    def __init__(self, config: RunConfig, content: bytes, special: Special = NONE):
+        self.name, self.special = config.tokenizer, special
+        masks, last = config.part("objective").masks, config.n_vocab - 1
+        self.mask = (last if special.mask is None else special.mask) if masks else None
+        n_vocab = last if self.mask == last else config.n_vocab
         has_text = content or self.name == "byte" or tokenizers.is_own(self.name)
         self.inner = tokenizers.of_content(self.name, content, n_vocab) if has_text else None
         self.separator = tuple(self.inner.separator) if self.inner else ()
@@ -68,5 +85,8 @@ class TextTokenizer:
 
     def _of_text(self) -> tokenizers.Tokenizer:
         if self.inner is None:
-            raise AblateError("the corpus of this run holds only tokens: no tokenizer decodes them")
+            raise AblateError(
+                "this model has no tokenizer: its corpus holds only tokens, or its folder no"
+                " tokenizer.json"
+            )
         return self.inner

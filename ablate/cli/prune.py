@@ -1,0 +1,151 @@
+"""`ablate prune`: what each head or block of a trained model is worth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ablate.cli import complete
+from ablate.cli.compare import DRAWN
+from ablate.cli.flags import option
+from ablate.cli.output import echo
+from ablate.cli.render import Db, ModelName, show_all, table, working, writing
+from ablate.launch.devices import KINDS
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ablate.trained.prune import Importance, Pruned
+
+ALPHA = 0.05
+
+
+def prune(
+    model: ModelName,
+    heads: Annotated[
+        bool, option("Leave out each head of attention; the default.", "--heads")
+    ] = False,
+    blocks: Annotated[bool, option("Leave out each block.", "--blocks")] = False,
+    corpus: Annotated[
+        str,
+        option("The text, as a study file names it; by default that of the run.", metavar="CORPUS"),
+    ] = "",
+    tokens: Annotated[
+        str, option("Held-out tokens to read; by default 32K.", "--tokens", metavar="N")
+    ] = "32K",
+    device: Annotated[
+        str,
+        option(
+            "Where the model computes; by default cpu.",
+            metavar="|".join(KINDS),
+            autocompletion=complete.devices,
+        ),
+    ] = "cpu",
+    as_json: Annotated[bool, option("Print the result as JSON.", "--json")] = False,
+    plot: Annotated[
+        Path | None, option("Draw it: .svg, .pdf or .png.", "--plot", metavar="FILE")
+    ] = None,
+    db: Db = None,
+) -> None:
+    """Show what the held-out loss becomes without each head or block of a trained model.
+
+    ablate prune 12 --plot heads.svg
+
+    ablate prune my-gpt2 --blocks --corpus austen --device cuda
+    """
+    from ablate.errors import AblateError, unknown
+    from ablate.launch import devices
+    from ablate.study.values import positive
+    from ablate.trained import load_model
+    from ablate.trained.prune import prune as measure
+
+    if heads and blocks:
+        raise AblateError("give one of --heads and --blocks")
+    if plot and plot.suffix not in DRAWN:
+        raise unknown("extension of --plot", plot.suffix or plot.name, DRAWN)
+    n = int(positive("--tokens", tokens))
+    loaded = load_model(model, db, device=devices.find(device)[0].name)
+    with working("Reading the text …") as say:
+        found = measure(
+            loaded,
+            "blocks" if blocks else "heads",
+            corpus=corpus,
+            tokens=n,
+            advance=lambda done, of: say(f"{done} of {of} left out …"),
+        )
+    if as_json:
+        echo(json.dumps(_rows(found), indent=1, ensure_ascii=False))
+    else:
+        show_all(_lines(found))
+    if plot:
+        with writing(plot):
+            _plot(found, plot)
+        if not as_json:
+            show_all([f"Drawn: {plot}"])
+
+
+def _rows(found: Pruned) -> dict[str, Any]:
+    return {
+        "what": found.what,
+        "corpus": found.corpus,
+        "loss": found.loss,
+        "windows": found.windows,
+        "block": found.block,
+        "parts": [asdict(one.part) | _numbers(one) for one in found.parts],
+    }
+
+
+def _numbers(one: Importance) -> dict[str, float | None]:
+    effect = one.effect
+    values = {
+        "difference": effect.mean,
+        "lo": effect.lo,
+        "hi": effect.hi,
+        "p": effect.p,
+        "p_holm": effect.p_holm,
+    }
+    return {name: value if value == value else None for name, value in values.items()}  # NaN
+
+
+def _lines(found: Pruned) -> Iterator[RenderableType]:
+    several = len({one.part.where for one in found.parts}) > 1
+    of_heads = found.what == "heads"
+    headings = ["stack"] * several + ["block"] + ["head"] * of_heads
+    numeric = ["loss without it", "difference", "95% interval", "p (Holm)"]
+    rows = []
+    for one in found.parts:
+        part, effect = one.part, one.effect
+        where = [part.where] * several + [str(part.layer)] + [str(part.head)] * of_heads
+        interval = f"{effect.lo:+.4f} to {effect.hi:+.4f}"
+        numbers = [f"{found.loss + effect.mean:.4f}", f"{effect.mean:+.4f}", interval]
+        rows.append([*where, *numbers, f"{effect.p_holm:.2g}"])
+    yield table([*headings, *numeric], rows, right=numeric)
+    worse = [one for one in found.parts if one.effect.p_holm <= ALPHA and one.effect.mean > 0]
+    better = [one for one in found.parts if one.effect.p_holm <= ALPHA and one.effect.mean < 0]
+    n, kind = len(found.parts), found.what
+    yield (
+        f"Loss of the whole model: {found.loss:.4f} nats per token, on {found.windows} windows of"
+        f" {found.corpus}"
+    )
+    yield (
+        f"Without one of {n} {kind}, the loss is significantly higher for {len(worse)}, lower for"
+        f" {len(better)}; for {n - len(worse) - len(better)} no difference is found"
+    )
+    if found.block > 1:
+        yield f"Neighbouring windows are alike: up to {found.block} count as one"
+
+
+def _plot(found: Pruned, path: Path) -> None:
+    import matplotlib.pyplot as plt
+    import pandas as pd
+
+    from ablate import figures
+
+    rows = [asdict(one.part) | {"difference": one.effect.mean} for one in found.parts]
+    figure = figures.importance(pd.DataFrame(rows)).get_figure(root=True)
+    assert figure
+    figures.save(figure, path.with_suffix(""), [path.suffix[1:]])
+    plt.close(figure)

@@ -1,0 +1,282 @@
+"""What a head or a block of a trained model is worth: the held-out loss without it.
+
+Source: Michel et al. 2019, arXiv:1905.10650, §3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ablate.data.batches import gather, held_out_starts
+from ablate.data.objectives import Example
+from ablate.errors import AblateError
+from ablate.model.attention import Attention
+from ablate.stats.families import together
+from ablate.stats.pairs import Effect, paired
+from ablate.stats.text import independent
+from ablate.text import Tokens, corpora, tokenizers
+from ablate.text import of as tokens_of
+from ablate.trained.model import Model
+
+What = Literal["heads", "blocks"]
+LOGITS = 1 << 27  # that a model computes at once
+
+
+@dataclass(frozen=True)
+class Part:
+    """A head, or a block.
+
+    Attributes:
+        where: "decoder" for the only stack or the one that writes, "encoder", or "cross" for the
+            attention of a decoder to an encoder.
+        layer: Number of its block, from 0.
+        head: Number of the head, from 0; None for the whole block.
+    """
+
+    where: str
+    layer: int
+    head: int | None = None
+
+
+@dataclass(frozen=True)
+class Importance:
+    """What the loss is without a part.
+
+    Attributes:
+        part: The part.
+        effect: Loss without it minus loss with it, in nats per scored token, over windows of text.
+    """
+
+    part: Part
+    effect: Effect
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What all parts of a model are worth.
+
+    Attributes:
+        what: Which parts.
+        corpus: Name of the text.
+        loss: Held-out loss of the whole model, in nats per scored token: the mean over windows.
+        windows: Windows of text.
+        block: Neighbouring windows that count as one, at most, for they were alike.
+        parts: Their importance, in the order of the model.
+    """
+
+    what: What
+    corpus: str
+    loss: float
+    windows: int
+    block: int
+    parts: tuple[Importance, ...]
+
+
+def prune(
+    model: Model,
+    what: What,
+    *,
+    corpus: str = "",
+    tokens: int = 16384,
+    root: Path | None = None,
+    advance: Callable[[int, int], object] = lambda done, of: None,
+) -> Pruned:
+    """Return what each head or block is worth on held-out text.
+
+    A head is left out by a zero in the place of its output, before the matrix that combines heads;
+    a block by its input in the place of its output. All other weights stay. Windows are those that
+    evaluations read; intervals are Student's, over windows or blocks of neighbours that are not
+    significantly correlated, widened by what is left of the correlation, and hold for other text of
+    the same kind.
+
+    Args:
+        model: A model of a run, or of a folder of `transformers`.
+        what: Which parts.
+        corpus: A text, as a study file names it; "" for that of the run.
+        tokens: Held-out tokens to read.
+        root: Folder from which the path of a corpus counts; by default the working directory.
+        advance: Called with the parts that are done, and their number.
+
+    Raises:
+        AblateError: The model has no such parts, or there is no such text.
+    """
+    found = list(_parts(model, what))
+    named, text = _text(model, corpus, root or Path())
+    examples = list(_examples(model, text, tokens))
+    whole = _losses(model, examples, None)
+    if len(whole) < 2:
+        raise AblateError(
+            f"corpus {named!r} has {len(whole)} window of n_ctx = {model.config.n_ctx} tokens to"
+            " read, and an interval needs two; raise --tokens, or give a longer text"
+        )
+    effects, merged = [], 1
+    for number, part in enumerate(found):
+        difference = _losses(model, examples, part) - whole
+        block, effect = over_windows(difference)
+        merged = max(merged, block)
+        effects.append(effect)
+        advance(number + 1, len(found))
+    worth = zip(found, together(effects), strict=True)
+    parts = tuple(Importance(part, effect) for part, effect in worth)
+    return Pruned(what, named, float(whole.mean()), len(whole), merged, parts)
+
+
+def over_windows(differences: np.ndarray) -> tuple[int, Effect]:
+    """Return the neighbouring windows that count as one, and the effect behind differences [W]."""
+    block, blocks, left = independent(differences[None])
+    values = blocks[0]
+    # a correlation that is left widens the interval, as in `seed_by_text`
+    wider = math.sqrt(1 + 2 * left) if left > 0 else 1.0
+    return block, paired(values.mean() + wider * (values - values.mean()))
+
+
+def _stacks(model: Model) -> dict[str, Any]:
+    encoder = getattr(model.transformer, "encoder", None)
+    return ({"encoder": encoder} if encoder is not None else {}) | {"decoder": model.transformer}
+
+
+def _parts(model: Model, what: What) -> Iterator[Part]:
+    """Yield the parts of a model.
+
+    Raises:
+        AblateError: It has none.
+    """
+    config = model.config
+    if not config.part("architecture").of_blocks:
+        raise AblateError(f"architecture = {config.architecture!r} has no blocks of ablate's")
+    found = [
+        Part(where, layer, head)
+        for where, layer, attention in _places(model, what)
+        for head in (range(config.n_head) if attention else (None,))
+    ]
+    if not found:
+        raise AblateError(f"mixer = {config.mixer!r} has no heads; use --blocks")
+    yield from found
+
+
+def _places(model: Model, what: What) -> Iterator[tuple[str, int, Attention | None]]:
+    """Yield stack, layer, and attention if these are heads; None for blocks."""
+    for where, stack in _stacks(model).items():
+        for layer, block in enumerate(stack.blocks):
+            if what == "blocks":
+                yield where, layer, None
+                continue
+            own = [one for one in block.attention.modules() if isinstance(one, Attention)]
+            for attention in own:
+                yield where, layer, attention
+            if isinstance(cross := getattr(block, "cross", None), Attention):
+                yield "cross", layer, cross
+
+
+@contextmanager
+def without(model: Model, part: Part | None) -> Iterator[None]:
+    """Leave a part of a model out; None leaves it whole."""
+    if part is None:
+        yield
+        return
+    stack = _stacks(model)["decoder" if part.where == "cross" else part.where]
+    block: nn.Module = stack.blocks[part.layer]
+    if part.head is None:
+        # an attribute of this block alone, which stands before the method of its class
+        block.forward = lambda x, *read: x
+        try:
+            yield
+        finally:
+            del block.forward
+        return
+    (attention,) = (
+        one
+        for where, layer, one in _places(model, "heads")
+        if (where, layer) == (part.where, part.layer)
+    )
+    assert attention is not None
+    kept = torch.ones(model.config.n_head, 1, device=next(model.parameters()).device)
+    kept[part.head] = 0
+    # heads are [K, B, T, H, D]
+    hook = attention.output.register_forward_pre_hook(lambda _, given: (given[0] * kept,))
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@torch.inference_mode()
+def _losses(model: Model, examples: Sequence[Example], part: Part | None) -> np.ndarray:
+    """Return the mean loss of each window that scores a token, without a part; [W] float64."""
+    found = []
+    with without(model, part):
+        for example in examples:
+            logits = model.logits(*example.read).float()
+            nats = F.cross_entropy(logits.mT, example.targets[0], reduction="none")
+            scored = example.weights[0].double()
+            counts = scored.sum(-1)
+            found.append(((nats * scored).sum(-1) / counts)[counts > 0].cpu())
+    return torch.cat(found).numpy()
+
+
+def _examples(model: Model, text: Tokens, n: int) -> Iterator[Example]:
+    """Yield what the model's objective makes of held-out windows, some at a time."""
+    config, device = model.config, next(model.parameters()).device
+    objective = config.part("objective").load()([config], text, device)
+    pairs = config.part("objective").pairs
+    documents = text.held_out_bounds[:-1] if pairs else None
+    starts = held_out_starts(len(text.held_out), config.n_ctx, n, documents)
+    at_once = max(1, LOGITS // (config.n_ctx * config.n_vocab))
+    for row in range(0, len(starts), at_once):
+        windows = gather(text.held_out, starts[row : row + at_once], config.n_ctx + 1)
+        example: Example = objective.test(windows.to(device), row)
+        mask = model.tokenizer.mask
+        if mask is not None:
+            # the objective hides a token by the last one of the vocabulary, which is never a text's
+            hidden = (example.weights > 0) & (example.inputs == config.n_vocab - 1)
+            example = example._replace(inputs=example.inputs.masked_fill(hidden, mask))
+        yield example
+
+
+def _text(model: Model, named: str, root: Path) -> tuple[str, Tokens]:
+    """Return the name of a text, and its tokens by the model's tokenizer."""
+    config = model.config
+    if config.part("objective").corrupts and model.about.keep == "given":
+        raise AblateError(
+            f"objective = {config.objective!r}: a folder does not say which of its tokens the"
+            " objective writes; only runs of encoder-decoders can be pruned"
+        )
+    if not named and not config.corpus:
+        raise AblateError("a folder names no text: give one with --corpus, such as --corpus austen")
+    try:
+        corpus = corpora.find(named or config.corpus, root)
+    except AblateError as error:
+        raise error if named else AblateError(f"{error}; give a text with --corpus") from None
+    if not named and corpus.hash != config.corpus_hash:
+        raise AblateError(
+            f"corpus {config.corpus!r} here is not the text that the run was trained on; give the"
+            " text with --corpus"
+        )
+    with TemporaryDirectory() as folder:
+        spec = config.tokenizer
+        if content := model.about.tokenizer:
+            spec = str(Path(folder) / "tokenizer.json")
+            Path(spec).write_bytes(content)
+        found = tokens_of(corpus, tokenizers.describe(spec, corpus, root))
+    if config.part("objective").pairs:
+        found = found.of_pairs(config.n_ctx)
+    elif len(found.held_out) <= config.n_ctx:
+        raise AblateError(
+            f"corpus {corpus.name!r} holds out {len(found.held_out)} tokens, and a window of n_ctx"
+            f" = {config.n_ctx} needs {config.n_ctx + 1}"
+        )
+    # as many as the model has, of which some may be in no text
+    n_vocab = config.n_vocab - config.part("objective").special_tokens
+    spelling = found.spelling and (*found.spelling, *[b""] * n_vocab)[:n_vocab]
+    return corpus.name, replace(found, n_vocab=n_vocab, spelling=spelling)

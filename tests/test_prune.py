@@ -1,0 +1,332 @@
+"""`ablate prune`: the loss without each head and block, as weights set to zero by hand give it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from cli_helpers import Run
+from scipy import signal, stats
+from torch import Tensor
+
+from ablate import text
+from ablate.config import RunConfig
+from ablate.data.batches import gather, held_out_starts
+from ablate.errors import AblateError
+from ablate.kinds import Run as OneRun
+from ablate.model.transformer import model_of
+from ablate.stats.text import independent
+from ablate.text import corpora, tokenizers
+from ablate.train import weights
+from ablate.train.weights import About
+from ablate.trained import Model, load_model
+from ablate.trained.prune import Part, Pruned, over_windows, prune
+
+SIZES = {"n_layer": 2, "d_model": 16, "n_head": 4, "d_mlp": 24, "n_ctx": 16, "n_vocab": 256}
+BUDGET = 16 * 24  # tokens: 24 windows
+
+
+def own(**fields: Any) -> Model:
+    """Return a model of bytes with random weights, of which attention is not uniform."""
+    corpus = corpora.find("austen", Path())
+    config = RunConfig(**{**SIZES, "corpus_hash": corpus.hash, "batch_tokens": 64, **fields})
+    run = OneRun("transformer", config.model_dump(mode="json"))
+    transformer = model_of(run.config)
+    transformer.initialise([0])
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in transformer.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator) * 0.4
+            parameter.copy_(noise + name.endswith("gain"))
+    kept = {name: one[0].clone() for name, one in transformer.state_dict().items()}
+    return Model(kept, About(run, run.key, "final", 1, 0.0, b"", ()))
+
+
+def read(n_ctx: int = 16) -> Tensor:
+    """Return the held-out windows of austen, [W, T + 1]."""
+    corpus = corpora.find("austen", Path())
+    tokens = text.of(corpus, tokenizers.describe("byte", corpus, Path()))
+    starts = held_out_starts(len(tokens.held_out), n_ctx, BUDGET)
+    return gather(tokens.held_out, starts, n_ctx + 1)
+
+
+@torch.inference_mode()
+def losses(logits: Tensor, targets: Tensor) -> np.ndarray:
+    """Return the mean loss of each window, [W]."""
+    return F.cross_entropy(logits.mT, targets, reduction="none").mean(-1).double().numpy()
+
+
+def worth(found: Pruned) -> dict[Part, float]:
+    return {one.part: one.effect.mean for one in found.parts}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"n_kv_head": 2, "bias": "none", "precision": "float64"},
+        {"topology": "parallel", "norm": "post", "position": "t5", "d_head": 6},
+    ],
+    ids=["plain", "groups", "parallel"],
+)
+def test_a_head_is_its_columns_of_the_output_matrix(fields: dict[str, Any]) -> None:
+    model, windows = own(**fields), read()
+    before = model(windows[:, :-1]).detach()
+    found = prune(model, "heads", tokens=BUDGET)
+    assert torch.equal(model(windows[:, :-1]), before), "the model is whole again"
+    whole = losses(before, windows[:, 1:])
+    assert found.loss == pytest.approx(whole.mean(), abs=1e-6) and found.windows == len(whole)
+    width, got = model.config.d_head, worth(found)
+    assert [(part.layer, part.head) for part in got] == [
+        (layer, head) for layer in range(2) for head in range(4)
+    ]
+    for part in got:
+        assert part.head is not None
+        changed = own(**fields)
+        with torch.no_grad():
+            output = changed.transformer.blocks[part.layer].attention.output
+            output.weight[:, :, part.head * width : (part.head + 1) * width] = 0
+        expected = losses(changed(windows[:, :-1]), windows[:, 1:]) - whole
+        assert got[part] == pytest.approx(expected.mean(), abs=2e-6)
+    assert np.ptp(list(got.values())) > 0.01
+
+
+def test_heads_of_one_shared_output_matrix_are_left_out_alone() -> None:
+    """head_combine = "sum": a head whose values are zero adds nothing."""
+    model, windows = own(head_combine="sum"), read()
+    whole = losses(model(windows[:, :-1]), windows[:, 1:])
+    for part, difference in worth(prune(model, "heads", tokens=BUDGET)).items():
+        assert part.head is not None
+        changed = own(head_combine="sum")
+        with torch.no_grad():
+            value = changed.transformer.blocks[part.layer].attention.value
+            value.weight[:, 4 * part.head : 4 * part.head + 4] = 0
+            value.bias[:, 4 * part.head : 4 * part.head + 4] = 0
+        expected = losses(changed(windows[:, :-1]), windows[:, 1:]) - whole
+        assert difference == pytest.approx(expected.mean(), abs=2e-6)
+
+
+def test_the_interval_is_students_over_windows_that_are_not_alike() -> None:
+    model, windows = own(), read()
+    found = prune(model, "blocks", tokens=BUDGET)
+    whole = losses(model(windows[:, :-1]), windows[:, 1:])
+    p = []
+    for one in found.parts:
+        changed = own()
+        x, bias = changed.transformer.start(windows[None, :, :-1])
+        for layer, block in enumerate(changed.transformer.blocks):
+            x = x if layer == one.part.layer else block(x, bias)
+        logits = changed.transformer.head(changed.transformer.final_norm(x))[0].detach()
+        difference = losses(logits, windows[:, 1:]) - whole
+        assert one.part.head is None
+        assert one.effect.mean == pytest.approx(difference.mean(), abs=2e-6)
+        _, blocks, left = independent(difference[None])
+        blocks = blocks[0]
+        if left > 0:  # a correlation that is left widens the interval
+            blocks = blocks.mean() + (blocks - blocks.mean()) * (1 + 2 * left) ** 0.5
+        test = stats.ttest_1samp(blocks, 0)
+        interval = test.confidence_interval(0.95)
+        found_interval = one.effect.lo, one.effect.hi
+        assert found_interval == pytest.approx((interval.low, interval.high), rel=1e-3)
+        p.append(test.pvalue)
+    low, high = sorted(p)
+    holm = {low: 2 * low, high: max(2 * low, high)}
+    assert [one.effect.p_holm for one in found.parts] == pytest.approx(
+        [min(1, holm[value]) for value in p], rel=1e-2
+    )
+
+
+def test_intervals_of_correlated_windows_hold_the_truth() -> None:
+    """Of autocorrelated differences, 95% intervals over single windows hold it in 70%."""
+    generator = np.random.default_rng(0)
+    held, naive = 0, 0
+    for _ in range(100):
+        values = signal.lfilter([1.0], [1.0, -0.6], generator.normal(size=300))[44:]
+        _, effect = over_windows(values)
+        held += effect.lo <= 0 <= effect.hi
+        naive += stats.ttest_1samp(values, 0).pvalue > 0.05
+    assert naive < 75 and held > 86
+
+
+def test_windows_that_are_alike_count_as_one() -> None:
+    drift = np.repeat(np.random.default_rng(0).normal(size=32), 8)[None]
+    block, blocks, _ = independent(drift)
+    assert block == 8 and blocks.shape == (1, 32)
+    noise = np.random.default_rng(1).normal(size=(1, 256))
+    assert independent(noise)[0] == 1
+
+
+def test_an_encoder_decoder_has_three_kinds_of_heads() -> None:
+    fields = {
+        "architecture": "encoder-decoder",
+        "objective": "denoise",
+        "n_vocab": 258,
+        "n_layer_encoder": 1,
+    }
+    model = own(**fields)
+    got = worth(prune(model, "heads", tokens=BUDGET))
+    assert {(part.where, part.layer) for part in got} == {
+        ("encoder", 0),
+        *((where, layer) for where in ("decoder", "cross") for layer in (0, 1)),
+    }
+    loss = prune(model, "heads", tokens=BUDGET).loss
+    for part in (Part("encoder", 0, 1), Part("cross", 1, 2), Part("decoder", 0, 3)):
+        assert part.head is not None
+        changed = own(**fields)
+        stack = changed.transformer.encoder if part.where == "encoder" else changed.transformer
+        block = stack.blocks[part.layer]
+        attention = block.cross if part.where == "cross" else block.attention
+        with torch.no_grad():
+            attention.output.weight[:, :, 4 * part.head : 4 * part.head + 4] = 0
+        expected = prune(changed, "blocks", tokens=BUDGET).loss - loss
+        assert got[part] == pytest.approx(expected, abs=2e-6)
+    blocks = worth(prune(model, "blocks", tokens=BUDGET))
+    assert {(part.where, part.layer) for part in blocks} == {
+        *(("encoder", 0), ("decoder", 0), ("decoder", 1))
+    }
+
+
+# -- folders of transformers -----------------------------------------------------------------------
+
+
+def folder(path: Path, kind: str) -> Any:
+    """Save a model of the library that reads bytes, with its tokenizer; return it."""
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    from ablate.text.tokenizers import byte_level
+
+    letters = {letter: value for value, letter in byte_level().items()}
+    if kind == "gpt2":
+        config = transformers.GPT2Config(
+            vocab_size=260, n_embd=16, n_head=4, n_layer=2, n_positions=16
+        )
+        theirs = transformers.GPT2LMHeadModel(config).eval()
+    else:
+        # the mask is a token among others, as in BERT's own vocabulary
+        letters = {"[MASK]": 0, **{letter: value + 1 for letter, value in letters.items()}}
+        config = transformers.BertConfig(
+            vocab_size=260,
+            hidden_size=16,
+            num_attention_heads=4,
+            num_hidden_layers=2,
+            intermediate_size=24,
+            max_position_embeddings=16,
+        )
+        theirs = transformers.BertForMaskedLM(config).eval()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            gain = parameter.ndim == 1 and name.endswith("weight")
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.4 + gain)
+    theirs.save_pretrained(path)
+    tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.save(str(path / "tokenizer.json"))
+    return theirs
+
+
+def test_heads_and_blocks_of_a_folder_are_those_of_the_library(tmp_path: Path) -> None:
+    theirs, windows = folder(tmp_path, "gpt2"), read()
+    model = load_model(tmp_path)
+    whole = losses(theirs(windows[:, :-1]).logits, windows[:, 1:])
+    heads = prune(model, "heads", corpus="austen", tokens=BUDGET)
+    assert heads.loss == pytest.approx(whole.mean(), abs=1e-5)
+    for part, difference in worth(heads).items():
+        assert part.head is not None
+        matrix = theirs.transformer.h[part.layer].attn.c_proj.weight  # inputs first
+        kept = matrix.detach().clone()
+        with torch.no_grad():
+            matrix[4 * part.head : 4 * part.head + 4] = 0
+            expected = losses(theirs(windows[:, :-1]).logits, windows[:, 1:]) - whole
+            matrix.copy_(kept)
+        assert difference == pytest.approx(expected.mean(), abs=1e-5)
+    blocks = worth(prune(model, "blocks", corpus="austen", tokens=BUDGET))
+    layers = theirs.transformer.h
+    for part, difference in blocks.items():
+        theirs.transformer.h = torch.nn.ModuleList(
+            layer for number, layer in enumerate(layers) if number != part.layer
+        )
+        expected = losses(theirs(windows[:, :-1], use_cache=False).logits, windows[:, 1:]) - whole
+        assert difference == pytest.approx(expected.mean(), abs=1e-5)
+
+
+def test_a_masked_folder_hides_tokens_by_its_own_mask(tmp_path: Path) -> None:
+    from ablate.data.objectives import Masked
+
+    theirs = folder(tmp_path, "bert")
+    model = load_model(tmp_path)
+    found = prune(model, "blocks", corpus="austen", tokens=BUDGET)
+    windows = read()
+    corpus = corpora.find("austen", Path())
+    bytes_of = text.of(corpus, tokenizers.describe("byte", corpus, Path()))
+    shifted = Masked(
+        [model.config],
+        type(bytes_of)(**{**bytes_of.__dict__, "n_vocab": 259, "spelling": None}),
+        "cpu",
+    )
+    example = shifted.test(windows + 1)
+    scored = example.weights[0]
+    inputs = example.inputs[0].masked_fill(example.inputs[0] == 259, 0)
+    with torch.inference_mode():
+        nats = F.cross_entropy(theirs(inputs).logits.mT, windows[:, :-1] + 1, reduction="none")
+    expected = ((nats * scored).sum(-1) / scored.sum(-1)).mean()
+    assert (inputs == 0).any()
+    assert found.loss == pytest.approx(float(expected), abs=1e-5)
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def test_the_command_prints_a_table_json_and_a_figure(ablate: Run, tmp_path: Path) -> None:
+    model, file = own(), tmp_path / "model.safetensors"
+    kept = {name: one[0] for name, one in model.transformer.state_dict().items()}
+    weights.write(file, kept, model.about)
+    few = ("--tokens", "384")
+    code, out, _ = ablate("prune", str(file), *few, "--plot", "heads.svg")
+    assert code == 0 and "24 windows of austen" in out and "Drawn: heads.svg" in out
+    lines = [line.split() for line in out.splitlines()]
+    assert sum(line[:1] in (["0"], ["1"]) for line in lines) == 8
+    drawn = (tmp_path / "heads.svg").read_text()
+    code, out, _ = ablate("prune", str(file), *few, "--json", "--plot", "heads.pdf")
+    found = json.loads(out)
+    assert (tmp_path / "heads.pdf").exists() and found["windows"] == 24
+    expected = prune(model, "heads", tokens=BUDGET)
+    assert found["loss"] == expected.loss
+    for row, one in zip(found["parts"], expected.parts, strict=True):
+        assert (row["layer"], row["head"]) == (one.part.layer, one.part.head)
+        assert (row["difference"], row["lo"]) == (one.effect.mean, one.effect.lo)
+        number = f"{row['difference']:.2f}".replace("-", "−")
+        assert f">{number}" in drawn or f" {number}" in drawn
+    code, out, _ = ablate("prune", str(file), *few, "--blocks", "--json", "--plot", "blocks.png")
+    assert [row["head"] for row in json.loads(out)["parts"]] == [None, None]
+    assert (tmp_path / "blocks.png").exists()
+
+
+def test_what_cannot_be_pruned_is_one_line(ablate: Run, tmp_path: Path) -> None:
+    folder(tmp_path / "made", "gpt2")
+    for arguments, words in (
+        ((), "--corpus austen"),
+        (("--heads", "--blocks"), "one of --heads and --blocks"),
+        (("--corpus", "nowhere.txt"), "nowhere.txt"),
+        (("--corpus", "austen", "--tokens", "16"), "raise --tokens"),
+        (("--corpus", "austen", "--plot", "a.gif"), "'.gif'"),
+        (("--corpus", "austen", "--device", "cuda:9"), "cuda:9"),
+    ):
+        code, out, err = ablate("prune", "made", *arguments)
+        assert code == 2 and not out and err.count("\n") == 1 and words in err, err
+    with pytest.raises(AblateError, match="no heads; use --blocks"):
+        prune(own(mixer="rnn"), "heads")
+    assert len(prune(own(mixer="rnn"), "blocks", tokens=BUDGET).parts) == 2
+    with pytest.raises(AblateError, match="not the text that the run was trained on"):
+        prune(own(corpus_hash="0" * 64), "heads")
+    with pytest.raises(AblateError, match=r"gone.*--corpus"):
+        prune(own(corpus="gone.txt"), "heads")
