@@ -24,6 +24,7 @@ from ablate.metrics import METRICS
 from ablate.study.command import CommandTable
 from ablate.study.design import DESIGNS
 from ablate.study.parse import StudyFile
+from ablate.study.slurm import SlurmTable
 from ablate.study.tables import (
     CrossedTable,
     FitTable,
@@ -197,6 +198,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "command": lambda: keys(CommandTable),
     "match": lambda: keys(MatchTable),
     "run": lambda: keys(RunTable),
+    "slurm": lambda: keys(SlurmTable),
     "tune": lambda: keys(TuneTable),
     "fit": lambda: keys(FitTable),
     "report": lambda: keys(ReportTable),

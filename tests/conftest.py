@@ -14,6 +14,8 @@ from cli_helpers import Run, measured_quickstart
 from ablate.cli import main
 
 if TYPE_CHECKING:
+    from slurm_cluster import Cluster
+
     from ablate.store import Database
     from ablate.store.owners import Owner
 
@@ -49,6 +51,30 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     from launch_helpers import use_stub
 
     use_stub(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def slurm_daemons() -> Iterator[Cluster]:
+    """The daemons of a Slurm cluster."""
+    import slurm_cluster
+
+    if why := slurm_cluster.missing():
+        pytest.skip(why)
+    cluster = slurm_cluster.Cluster()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def cluster(slurm_daemons: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A Slurm cluster without jobs, which is asked often."""
+    from ablate.launch import slurm
+
+    monkeypatch.setenv("SLURM_CONF", str(slurm_daemons.config))
+    monkeypatch.setattr(slurm, "LOOK", 0.05)
+    monkeypatch.setattr(slurm, "REFRESH", 0.1)
+    yield slurm_daemons
+    slurm_daemons.empty()
 
 
 @pytest.fixture

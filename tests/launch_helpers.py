@@ -19,6 +19,7 @@ from rich.console import Console
 
 from ablate import store
 from ablate.launch import devices, packs, pool
+from ablate.launch.executor import Executor
 from ablate.launch.local import LocalExecutor
 from ablate.plan import Plan, plan
 from ablate.study import Study, load
@@ -69,8 +70,11 @@ def launch(
     found: Sequence[devices.Device] = (),
     console: Console | None = None,
     fail_fast: bool = False,
+    executor: Callable[[], Executor] | None = None,
 ) -> tuple[Outcome, str]:
-    """Run a study in this process, on the CPU or the given devices; its outcome and output."""
+    """Run a study in this process, on the CPU, the given devices or an executor; its outcome and
+    output.
+    """
     out = io.StringIO()
     work = work if isinstance(work, Plan) else plan(work)
     slots = packs.worker_slots(work, found or devices.find("cpu"))
@@ -78,7 +82,7 @@ def launch(
         outcome = run_study(
             work,
             db,
-            LocalExecutor(slots),
+            executor() if executor else LocalExecutor(slots),
             console=console or Console(file=out, width=200),
             fail_fast=fail_fast,
         )

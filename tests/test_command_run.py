@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_helpers import ROOT, python
-from launch_helpers import Launcher, launch, rows, wait_for
+from launch_helpers import Launcher, launch, processes, rows, wait_for, workers
 
 from ablate import analysis, report, store
 from ablate.analysis import records
@@ -151,6 +151,41 @@ def test_a_stopped_script_checkpoints_and_resumes(
     assert set(before) <= set(after) and len(after) == 2 * 2 * 4
     finals = rows(path, "SELECT value FROM final WHERE name = 'val_loss' ORDER BY value")
     assert finals == [(pytest.approx(loss(2, 0)),), (pytest.approx(loss(1, 0)),)]
+
+
+@pytest.mark.parametrize("handler", ["signal.SIG_DFL", "lambda *_: sys.exit(0)"])
+def test_a_script_that_is_told_to_end_together_with_its_worker_is_given_back(
+    tmp_path: Path, handler: str
+) -> None:
+    """As a cluster or systemd does; it costs no try, and is no result either."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"import os, signal, sys, time\nsignal.signal(signal.SIGTERM, {handler})\n"
+        'print(\'{"step": 1, "val_loss": 1.0}\')\n'
+        "begun = os.environ['ABLATE_OUT'] + '/../begun'\n"
+        "if not os.path.exists(begun):\n    open(begun, 'w').close()\n    time.sleep(60)\n"
+        'print(\'{"step": 2, "val_loss": 0.5}\')\n'
+    )
+    study = tmp_path / "own.toml"
+    study.write_text(
+        'name = "own"\nquestion = "?"\nmetric = "val_loss"\ngoal = "lower"\nseeds = 1\n'
+        f'[command]\nrun = "{sys.executable} train.py {{depth}} {{seed}}"\ngpus = 0\n'
+        "[factors]\ndepth = [1, 2]\n"
+    )
+    path = tmp_path / "a.db"
+    launcher = Launcher(plan(load(str(study))), path)
+    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    (begun,) = tmp_path.glob("**/begun")
+    running = {pid: (parent, command) for pid, parent, command in processes()}
+    for pid, (parent, command) in running.items():
+        if parent in workers(launcher.pid) and "train.py" in command:
+            os.kill(pid, signal.SIGTERM)
+            os.kill(parent, signal.SIGTERM)
+    assert launcher.wait() == 0 and begun.exists()
+    values = rows(path, "SELECT value FROM final WHERE name = 'val_loss'")
+    assert values == [(0.5,), (0.5,)]
+    ends = rows(path, "SELECT status FROM attempt ORDER BY id")
+    assert ("stopped",) in ends and ("failed",) not in ends
 
 
 def test_a_script_ends_with_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""The contract of an executor, kept by the one of this host and by one without processes."""
+"""The contract of an executor, kept by that of this host, that of a Slurm cluster, and one without
+processes.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +27,30 @@ from ablate.launch import messages, pool
 from ablate.launch.devices import Device
 from ablate.launch.executor import Ended, Executor, Slot
 from ablate.launch.local import LocalExecutor
+from ablate.launch.slurm import Request, SlurmExecutor
 from ablate.study_run import Outcome, run_study
 
 CPU = Device("cpu", 8 << 30, 1)
 Make = Callable[..., Executor]
 
 
-@pytest.fixture(params=["local", "in process"])
-def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+@pytest.fixture(params=["local", "in process", "slurm"])
+def make(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Make]:
     """Makes executors with so many slots; closes them at the end of a test."""
     use_worker(monkeypatch, "stub_worker")
     made: list[Executor] = []
+    if request.param == "slurm":
+        request.getfixturevalue("cluster")
 
     def start(slots: int = 1) -> Executor:
         if request.param == "local":
             made.append(LocalExecutor([CPU] * slots))
+        elif request.param == "slurm":
+            agent = "--device=cpu", f"--workers={slots}"
+            wanted = Request("contract", "contract.toml", [CPU] * slots, 1, (), agent)
+            made.append(SlurmExecutor(tmp_path / "contract.db", wanted))
         else:
             made.append(InProcessExecutor([CPU] * slots, stub_worker.Stub))
         return made[-1]
@@ -277,3 +288,46 @@ def test_the_first_interrupt_after_a_failure_kills_nothing(tmp_path: Path) -> No
         running._signals.received.append(signal.SIGINT)
         running._handle_signals()
         assert Recorder.cancelled == [False, True]
+
+
+def test_a_job_that_waits_in_a_queue_does_not_hang(tmp_path: Path) -> None:
+    class Queue:
+        queue = "slurm/a"
+        in_queue: ClassVar[set[int]] = {1}
+        killed: ClassVar[list[int]] = []
+
+        def capacity(self) -> list[Slot]:
+            return []
+
+        def submit(self, slot: int, job: Job, journals: list[Path]) -> int:
+            raise AssertionError
+
+        def poll(self, timeout: float) -> list[Ended]:
+            return []
+
+        def cancel(self, handle: int, *, kill: bool = False) -> None:
+            self.killed.append(handle)
+
+        def close(self, timeout: float) -> None: ...
+
+        def waiting(self) -> set[int]:
+            return self.in_queue
+
+        def outstanding(self) -> dict[int, list[Path]]:
+            return {}
+
+        def leave(self) -> str:
+            return ""
+
+    with (
+        store.open(str(tmp_path / "a.db"), create=True) as db,
+        pool.WorkerPool(Queue(), db, "a", "loss", Console(file=io.StringIO())) as running,
+    ):
+        running._jobs = {1: pool.Active(None), 2: pool.Active(None)}
+        running._kill_hung(pool.START + 1)
+        assert Queue.killed == [2]
+        Queue.in_queue.clear()  # from now on its worker's silence counts
+        running._kill_hung(pool.START - 1)
+        assert Queue.killed == [2]
+        running._kill_hung(2)
+        assert Queue.killed == [2, 1]

@@ -27,7 +27,7 @@ def leases(stub: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_DELAY", "0.02")
     monkeypatch.setenv("STUB_HEARTBEAT", "0.1")
     monkeypatch.setattr(pool, "CHECK", 0.1)
-    monkeypatch.setattr(Owner, "here", lambda db: here(db, lease=LEASE))
+    monkeypatch.setattr(Owner, "here", lambda db, **more: here(db, lease=LEASE, **more))
 
 
 @pytest.fixture

@@ -151,14 +151,17 @@ def test_idle_it_ends_when_the_pipe_closes(worker):
     assert process.wait(10) == ASKED
 
 
-@pytest.mark.parametrize("how", ["pipe closes", "SIGTERM"])
+@pytest.mark.parametrize("how", ["pipe closes", "SIGTERM", "SIGUSR1"])
 def test_training_it_checkpoints_and_ends(worker, tmp_path, how):
     process = worker(STUB_DELAY="0.02")
     config = RunConfig(steps=10_000)
     (path,) = send(process, 1, tmp_path, config)
     wait_for(lambda: len(events(path, "metrics")) > 2)
     assert journal.alive(path)
-    process.stdin.close() if how == "pipe closes" else process.send_signal(signal.SIGTERM)
+    if how == "pipe closes":
+        process.stdin.close()
+    else:
+        process.send_signal(signal.Signals[how])
     assert process.wait(10) == ASKED
     assert not journal.alive(path)
     (end,) = events(path, "end")

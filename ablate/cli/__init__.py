@@ -53,7 +53,7 @@ PANELS = {
         data.data,
         planning.plan,
     ),
-    "Run": (running.run, running.status, importing.import_),
+    "Run": (running.run, running.status, running.cancel, importing.import_),
     "After a run": (
         answers.report,
         answers.analyse,

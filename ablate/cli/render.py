@@ -67,8 +67,13 @@ def next_command(context: typer.Context, command: str, study: str) -> str:
     words = ["ablate", command, quote(study)]
     for param in context.command.params:
         value, option = context.params.get(param.name or ""), param.opts[0]
-        if param.param_type_name == "option" and option in known and value != param.default:
-            words += [option] if value is True else [option, quote(str(value))]
+        if (
+            param.param_type_name == "option"
+            and option in known
+            and value not in (param.default, [], ())
+        ):
+            for each in value if isinstance(value, list | tuple) else [value]:
+                words += [option] if each is True else [option, quote(str(each))]
     return " ".join(words)
 
 

@@ -1,4 +1,4 @@
-"""Commands around a run: run, status."""
+"""Commands around a run: run, status, cancel."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ablate.cli.flags import option
 from ablate.cli.output import Dispensable
 from ablate.cli.planning import Size, StudyName, open_study, too_long
 from ablate.cli.render import Db, console, next_command, table
+from ablate.errors import AblateError, unknown
 from ablate.launch.devices import KINDS
 from ablate.units import count, duration, listed
 
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ablate.launch.local import LocalExecutor
+    from ablate.launch.slurm import SlurmExecutor
     from ablate.plan import Plan
     from ablate.store import Database
     from ablate.store.status import Working
 
 WATCH_SECONDS = 2.0
+PLACES = ("local", "slurm")
 
 
 def run(
@@ -44,6 +47,13 @@ def run(
     gpu_numbers: Annotated[
         str, option("Which GPUs, by number; all by default.", "--devices", metavar="0,2,…")
     ] = "",
+    on: Annotated[
+        str, option("Where jobs run: on this host, or in jobs of a cluster.", metavar="local|slurm")
+    ] = "local",
+    slurm: Annotated[
+        list[str] | None,
+        option("An option of sbatch, or a key of [slurm]; may be repeated.", metavar="KEY=VALUE"),
+    ] = None,
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop at the first run that fails.")
     ] = False,
@@ -59,21 +69,29 @@ def run(
     again to resume.
     """
     from ablate import store
-    from ablate.launch import packs
-    from ablate.launch.local import LocalExecutor
+    from ablate.store.database import folder
     from ablate.store.register import would_drop
     from ablate.store.status import UNFINISHED
     from ablate.study_run import run_study
 
+    if on not in PLACES:
+        raise unknown("place for --on", on, PLACES)
+    if slurm and on != "slurm":
+        raise AblateError(f"--slurm {slurm[0]} has no effect without --on slurm")
     plan = open_study(study, size, db)
     # Refuses a device that does not exist before a database is made.
-    slots = packs.worker_slots(plan, packs.find_devices(plan, device, gpus(gpu_numbers)))
+    executor = (_slurm if on == "slurm" else _local)(
+        plan, device, gpus(gpu_numbers), study, slurm or (), db
+    )
     out = console(cast(IO[str], Dispensable(sys.stdout)))
     with store.open(db, create=True) as database:
         for note in (*database.notes, *too_long(plan)):
             out.print(note, markup=False)
-        executor = LocalExecutor(slots)
-        threading.Thread(target=_preload, args=(executor, plan), daemon=True).start()
+        if on == "local" and folder(database.path, "slurm").exists():
+            from ablate.launch.slurm import left
+
+            if waits := left(database, plan.study.name):
+                out.print(f"{plan.study.name}: {waits}", markup=False, soft_wrap=True)
         if replace and (lost := would_drop(database, plan)):
             out.print(f"{plan.study.name}: no longer part of it: {lost}", markup=False)
         outcome = run_study(
@@ -86,6 +104,54 @@ def run(
     following = ("run", study) if unfinished else ("report", plan.study.name)
     out.print(f"Next: {next_command(context, *following)}", markup=False)
     raise typer.Exit(outcome.exit_code)
+
+
+def _local(plan: Plan, device: str, numbers: Sequence[int], *_: object) -> LocalExecutor:
+    """Return the executor of this host."""
+    from ablate.launch import packs
+    from ablate.launch.local import LocalExecutor
+
+    slots = packs.worker_slots(plan, packs.find_devices(plan, device, numbers))
+    executor = LocalExecutor(slots)
+    threading.Thread(target=_preload, args=(executor, plan), daemon=True).start()
+    return executor
+
+
+def _slurm(
+    plan: Plan,
+    device: str,
+    numbers: Sequence[int],
+    study: str,
+    words: Sequence[str],
+    db: str | None,
+) -> SlurmExecutor:
+    """Return the executor of a Slurm cluster."""
+    from ablate.launch.slurm import SlurmExecutor, request
+    from ablate.store.location import locate
+    from ablate.study.slurm import changed
+
+    if numbers:
+        raise AblateError("--devices numbers GPUs of this host; --slurm gres=gpu:1 asks for them")
+    settings = changed(plan.study.slurm, words)
+    return SlurmExecutor(locate(db), request(plan, settings, device, study))
+
+
+def cancel(
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="The study: its name or its file.")],
+    db: Db = None,
+) -> None:
+    """End the jobs of a study in Slurm. Its runs checkpoint, and the next `ablate run` goes on."""
+    from ablate import store
+    from ablate.cli.stored import name_of
+    from ablate.launch import slurm
+    from ablate.store.names import studies
+
+    with store.open(db, create=True) as database:
+        name = name_of(study, database)
+        if name not in (known := studies(database)):
+            raise unknown("study in the database", name, known)
+        slurm.cancel(database, name)
+    console().print(f"{name}: its Slurm jobs have ended; `ablate run` goes on", markup=False)
 
 
 def _preload(executor: LocalExecutor, plan: Plan) -> None:
@@ -103,8 +169,6 @@ def _preload(executor: LocalExecutor, plan: Plan) -> None:
 
 def gpus(numbers: str) -> list[int]:
     """Return the numbers of a list such as "0,2"."""
-    from ablate.errors import AblateError
-
     try:
         return [int(number) for number in numbers.split(",") if numbers]
     except ValueError:
@@ -148,7 +212,7 @@ def _status(database: Database, study: str | None) -> RenderableType:
     from rich.text import Text
 
     from ablate.cli.stored import name_of, notes
-    from ablate.errors import unknown
+    from ablate.launch import slurm
     from ablate.store.status import counts_by_cell, same_seeds, studies
 
     file = study or ""
@@ -164,6 +228,11 @@ def _status(database: Database, study: str | None) -> RenderableType:
     if working := [run for one in found for run in one.working]:
         parts.append(_working(working))
     parts += [Text(f"{one.name}: {sentence}") for one in found for sentence in one.waiting]
+    parts += [
+        Text(f"{one.name}: {sentence}")
+        for one in found
+        if (sentence := slurm.left(database, one.name))
+    ]
     parts += [Text(note) for one in found for note in notes(one.name, database, file)]
     parts += [
         Text(
@@ -196,6 +265,12 @@ def _counts(heading: str, lines: dict[str, dict[str, int]], left: Sequence[str] 
     return table([heading, "runs", *shown, *more], rows, right=["runs", *shown, "left"])
 
 
+def _device(run: Working) -> str:
+    if run.dead:
+        return "dead: its launcher and worker no longer run"
+    return run.device or ("in a queue" if run.queued else "starting")
+
+
 def _working(runs: Sequence[Working]) -> Table:
     headings = ["running", "cell", "seed", "device", "step", "loss", "tokens/s", "left"]
     silent = any(run.silence is not None for run in runs)
@@ -204,7 +279,7 @@ def _working(runs: Sequence[Working]) -> Table:
             str(run.run),
             run.cell,
             str(run.seed),
-            "dead: its launcher and worker no longer run" if run.dead else run.device or "starting",
+            _device(run),
             f"{run.step:,}" + (f"/{run.steps:,}" if run.steps else ""),
             "" if run.loss is None else f"{run.loss:.4f}",
             "" if run.tokens_per_second is None else count(run.tokens_per_second),

@@ -28,6 +28,7 @@ from ablate.study.template import filled
 from ablate.units import listed
 
 STOP = 6.0  # seconds in which a script must end after SIGTERM; its worker has 8
+TOLD = 1.0  # seconds in which its worker learns of a SIGTERM that has ended the script
 LOOK = 0.2  # seconds between two looks at the process
 READ = 1.0  # seconds between two readings of its files, and two reports
 KEPT = 20  # last lines of output that explain a failure
@@ -159,6 +160,8 @@ def _follow(
             script.stop()
             raise Ended("diverged", "")
         if ended:
+            if _with_worker(script.code, context):
+                raise Ended("stopped", "")
             break
         context.progress.advance()  # a script may be silent: its own limit ends it
         if context.stop():
@@ -174,6 +177,17 @@ def _follow(
         words = "\n".join(script.last).lower()
         oom = killed or any(one in words for one in NO_MEMORY)
         raise Ended("oom" if oom else "failed", script.told(_reason(script.code, script.last)))
+
+
+def _with_worker(code: int, context: Context) -> bool:
+    """Return whether a script ended because script and worker were both told to.
+
+    A signal for all processes of a job, as from Slurm or systemd, may reach the script first.
+    """
+    until = time.monotonic() + (TOLD if code in (-signal.SIGTERM, 128 + signal.SIGTERM) else 0.0)
+    while not context.stop() and time.monotonic() < until:
+        time.sleep(LOOK)
+    return context.stop()
 
 
 def _reason(code: int, last: deque[str]) -> str:

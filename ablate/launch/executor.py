@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from ablate.kinds import Job
 from ablate.launch.devices import Device
@@ -80,4 +81,34 @@ class Executor(Protocol):
 
     def close(self, timeout: float) -> None:
         """End all jobs as `cancel` does, and kill those that have not ended after `timeout` s."""
+        ...
+
+
+@runtime_checkable
+class QueueExecutor(Executor, Protocol):
+    """An executor whose jobs wait in a queue, and go on when the launcher has ended.
+
+    Attributes:
+        queue: The queue, such as "slurm/STUDY", of which one launcher at a time takes care.
+    """
+
+    queue: str
+
+    def waiting(self) -> AbstractSet[int]:
+        """Return the jobs that no worker has taken yet."""
+        ...
+
+    def outstanding(self) -> Mapping[int, Sequence[Path]]:
+        """Return, once, handle → journals of the jobs that an earlier launcher left.
+
+        `poll` reports their ends too.
+        """
+        ...
+
+    def leave(self) -> str:
+        """Let all jobs go on without this process; return a line on how to return to them,
+        "" if there are none.
+
+        Afterwards `close` does nothing.
+        """
         ...

@@ -15,7 +15,8 @@ from ablate import metrics
 from ablate.errors import AblateError
 from ablate.journal import Event
 from ablate.kinds import Job
-from ablate.launch.executor import Ended, Executor
+from ablate.launch.executor import Ended, Executor, QueueExecutor
+from ablate.launch.packs import Size
 from ablate.launch.progress import Display, Running, Tally
 from ablate.launch.scheduler import Pack, Scheduler
 from ablate.launch.signals import Signals
@@ -24,7 +25,15 @@ from ablate.store import Database, status
 from ablate.store.ingest import IngestError, ingest_all
 from ablate.store.owners import Owner, owned
 from ablate.store.records import ACCEPTED, FAILED, Candidate, Claim
-from ablate.store.runs import candidates, claim, covered_by_checkpoint, finish, status_of
+from ablate.store.runs import (
+    adopt,
+    candidates,
+    claim,
+    covered_by_checkpoint,
+    explain,
+    finish,
+    status_of,
+)
 
 GRACE = 10.0  # seconds in which jobs must checkpoint once they are to stop
 # Seconds in which a second signal counts as an echo of the first: `timeout` signals its child and
@@ -68,6 +77,8 @@ class Active:
     Attributes:
         pack: What it trains.
         attempts: Those that have not ended.
+        all: All its attempts.
+        shown: Whether its runs are shown as running.
         heard: Whether it has written an event.
         silent: Seconds since its last event, or since it was submitted.
         begun: Whether it has reached its first step.
@@ -80,6 +91,8 @@ class Active:
 
     pack: Pack
     attempts: dict[int, tuple[Claim, Candidate]] = field(default_factory=dict)
+    all: tuple[int, ...] = field(init=False)
+    shown: bool = False
     heard: bool = False
     silent: float = 0.0
     begun: bool = False
@@ -88,6 +101,9 @@ class Active:
     still: float = 0.0
     longest: float = 0.0
     hung: str = ""
+
+    def __post_init__(self) -> None:
+        self.all = tuple(self.attempts)
 
     def told(self, event: Event) -> None:
         """Note what an event says about its progress."""
@@ -141,6 +157,7 @@ class WorkerPool:
         fail_fast: bool = False,
     ):
         self._executor, self._db, self._study, self._metric = executor, db, study, metric
+        self._queue = executor if isinstance(executor, QueueExecutor) else None
         several = len({slot.device.name for slot in executor.capacity()}) > 1
         self._scheduler = Scheduler(longest_first=several, fail_fast=fail_fast)
         self._tally, self._signals = Tally(), Signals()
@@ -155,14 +172,17 @@ class WorkerPool:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self._owner = stack.enter_context(Owner.here(self._db))
+            queue = self._queue.queue if self._queue else ""
+            self._owner = stack.enter_context(Owner.here(self._db, on=queue))
             stack.enter_context(self._signals)
             stack.enter_context(self._display)
             stack.callback(self._executor.close, GRACE)
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
+        if error and self._queue:
+            self._leave(self._queue)  # the next launcher goes on with its jobs
         self._stack.close()
 
     def run(self, plan: Plan, study_id: int) -> bool:
@@ -177,6 +197,8 @@ class WorkerPool:
         """
         self._plan, self._study_id = plan, study_id
         self._next.clear()
+        if self._queue:
+            self._adopt(self._queue)
         while self._tick():
             pass
         return self._deadline is None
@@ -209,6 +231,7 @@ class WorkerPool:
         if self._due("ingest", INGEST):
             begun = time.monotonic()
             self._ingest([attempt for job in self._jobs.values() for attempt in job.attempts])
+            self._show_begun()
             self._kill_hung(min(STEP, begun - self._ingested))
             self._ingested, took = begun, time.monotonic() - begun
             self._next["ingest"] = time.monotonic() + max(INGEST, 4 * took)
@@ -223,6 +246,25 @@ class WorkerPool:
             return False
         self._next[what] = now + every
         return True
+
+    def _adopt(self, queue: QueueExecutor) -> None:
+        """Go on with the jobs that an earlier launcher left in the queue."""
+        if self._jobs:
+            return
+        left = queue.outstanding()
+        handles = {path.name: handle for handle, paths in left.items() for path in paths}
+        runs: dict[int, list[tuple[Claim, Candidate]]] = {handle: [] for handle in left}
+        for claimed, run in adopt(self._db, self._study, self._owner, handles):
+            runs[handles[claimed.journal.name]].append((claimed, run))
+        slot = self._executor.capacity()[0]
+        for handle, those in runs.items():
+            pack = Pack(slot, tuple(run for _, run in those), Size(len(those)), 0, None)
+            attempts = {claimed.attempt_id: (claimed, run) for claimed, run in those}
+            self._jobs[handle] = Active(pack, attempts)
+            if not those:  # which another launcher has closed
+                queue.cancel(handle, kill=True)
+        if number := sum(map(len, runs.values())):
+            self.say(f"{self._study}: goes on with {number} runs of an earlier launcher")
 
     # -- submitting --------------------------------------------------------------------------------
 
@@ -276,8 +318,7 @@ class WorkerPool:
             each.attempt_id: (each, run) for each, run in zip(claims, pack.runs, strict=True)
         }
         self._jobs[handle] = Active(pack, attempts)
-        for each, run in attempts.values():
-            self._show_begin(each, run, pack)
+        self._show_begun()
 
     def _weights(self, pack: Pack) -> tuple[Path | None, ...]:
         """Return the files for weights of its runs; tuning runs keep none."""
@@ -287,6 +328,19 @@ class WorkerPool:
             self._db.weights_of(one.run.key, keep) if one.role == "compare" else None
             for one in pack.runs
         )
+
+    def _show_begun(self) -> None:
+        """Show the jobs that a worker has taken since the last call."""
+        waiting = self._queue.waiting() if self._queue else ()
+        for handle, job in self._jobs.items():
+            if handle not in waiting:
+                self._show_job(job)
+
+    def _show_job(self, job: Active) -> None:
+        if not job.shown:
+            job.shown = True
+            for each, run in job.attempts.values():
+                self._show_begin(each, run, job.pack)
 
     def _show_begin(self, each: Claim, run: Candidate, pack: Pack) -> None:
         tune = self._plan.study.tune
@@ -308,6 +362,7 @@ class WorkerPool:
     def _job_ended(self, ended: Ended) -> None:
         """Read the job's journals completely, and close attempts without an `end` event."""
         job = self._jobs[ended.handle]
+        self._show_job(job)
         self._ingest(list(job.attempts))
         how, reason = "dead", ended.reason or "its worker ended the job but not its journal"
         if ended.how == "stopped":
@@ -323,6 +378,8 @@ class WorkerPool:
                 self._attempt_ended(job, attempt, how, reason)
             else:
                 self._attempt_ended(job, attempt, *_elsewhere(status_of(self._db, claimed.run_id)))
+        if self._queue and ended.how == "stopped" and ended.reason:
+            explain(self._db, job.all, ended.reason)
         del self._jobs[ended.handle]
         self._next.pop("submit", None)
         if ended.fatal:
@@ -342,6 +399,8 @@ class WorkerPool:
         jobs = {attempt: job for job in self._jobs.values() for attempt in job.attempts}
         for attempt, events in new.items():
             job = jobs[attempt]
+            if events:
+                self._show_job(job)
             key = job.attempts[attempt][0].run.key
             for event in events:
                 job.told(event)
@@ -363,7 +422,10 @@ class WorkerPool:
         Args:
             seconds: What the silence of a job without a new event has grown by.
         """
+        waiting = self._queue.waiting() if self._queue else ()
         for handle, job in self._jobs.items():
+            if handle in waiting:
+                continue
             job.silent += seconds
             job.still += seconds
             if not job.hung and (why := job.hangs(self._owner.lease)):
@@ -385,11 +447,20 @@ class WorkerPool:
             return
         if before == 0:
             self._first_signal = time.monotonic()
+            if self._queue and self._deadline is None:
+                self._deadline = time.monotonic()
+                self._jobs.clear()
+                self._leave(self._queue)
+                return
             self.say("stopping: running jobs write a checkpoint; press Ctrl-C again to kill them")
             if self._deadline is None:
                 self._stop()
         elif time.monotonic() - self._first_signal > ECHO:
             self._cancel(kill=True)
+
+    def _leave(self, queue: QueueExecutor) -> None:
+        if line := queue.leave():
+            self.say(f"{self._study}: {line}")
 
     def _stop(self) -> None:
         self._deadline = time.monotonic() + GRACE

@@ -44,7 +44,7 @@ GRACE = 8.0
 # Exit code: the disk is full, over its quota or read-only. The run did not cause this, and other
 # runs would fail too.
 NO_ROOM = 74
-# Exit code: a SIGTERM asked the worker to end, which no run caused.
+# Exit code: a signal asked the worker to end, which no run caused.
 ASKED = 75
 
 
@@ -320,7 +320,8 @@ def main(stub: Callable[[], Trainer] | None = None) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     inbox = Inbox(jobs)
-    signal.signal(signal.SIGTERM, lambda *_: inbox.close())
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # with which clusters announce an end
+        signal.signal(number, lambda *_: inbox.close())
 
     def answer(**values: object) -> None:
         print(json.dumps(values), file=answers, flush=True)

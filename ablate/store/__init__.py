@@ -48,7 +48,8 @@ What survives a kill of any process at any moment:
 no partial line.
 - `stale`: A run whose launcher and worker are gone is done again, after everything that its journal
   holds was ingested. On one host a file lock shows that at once; on another host the worker's
-  journal has no new heartbeat for a lease.
+  journal has no new heartbeat for a lease. An attempt in a cluster's queue outlasts its launcher:
+  it is never stale, and the next launcher of its study on that cluster adopts it.
 - `covered`: An attempt continues from a checkpoint only if the points before it are stored. A
   worker that trains on after its run was taken over, or whose journal a power failure cut, leaves
   checkpoints that are newer.

@@ -6,6 +6,10 @@ observer's own clock, is stale: the clocks of two hosts are never compared.
 
 On one host there is a quicker answer: launcher and worker each hold a lock on a file while they
 live.
+
+An attempt whose owner's host begins with `QUEUE` waits or runs in a cluster's queue, which knows
+whether it lives. It outlasts its launcher and is never stale: the next launcher of its study on
+that cluster adopts it, see `ablate.store.runs.adopt`.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ from ablate.store.evaluated import fallback
 from ablate.store.ingest import ingest, utc
 
 LEASE_SECONDS = 60.0  # without a new heartbeat, after which an attempt on another host is stale
+
+QUEUE = "slurm"
 
 _GONE = "its launcher and its worker no longer ran"
 
@@ -55,13 +61,19 @@ class Owner:
     _file: Path | None = None
 
     @classmethod
-    def here(cls, db: Database, lease: float = LEASE_SECONDS) -> Self:
+    def here(cls, db: Database, lease: float = LEASE_SECONDS, *, on: str = "") -> Self:
         """Return this process as an owner. `close` it, or use it as a context manager.
+
+        Args:
+            db: The database.
+            lease: Seconds after which an attempt of another host is stale.
+            on: The queue in which its attempts outlast it, such as "slurm/STUDY".
 
         Raises:
             AblateError: The folder of the journals cannot be written.
         """
-        owner = cls(socket.gethostname(), os.getpid(), secrets.token_hex(4), lease)
+        host = f"{on}/{socket.gethostname()}" if on else socket.gethostname()
+        owner = cls(host, os.getpid(), secrets.token_hex(4), lease)
         owner._file = _lock_file(db, str(owner))
         try:
             owner._lock = Journal(owner._file)
@@ -134,7 +146,7 @@ def stale_attempts(db: Database, owner: Owner, study_id: int) -> list[tuple[int,
     """
     stale = []
     for row in _running(db, study_id):
-        if row.owner == str(owner):
+        if row.owner == str(owner) or row.owner.startswith(f"{QUEUE}/"):
             continue
         if _is_local(row, owner.host):
             if _holds_lock(db, row):

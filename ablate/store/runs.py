@@ -63,6 +63,17 @@ FROM json_each(:ids) AS chosen JOIN run ON run.id = chosen.value, study
 WHERE study.id = :study AND ({_OPEN} OR {_UNKEPT}) ORDER BY chosen.key
 """
 
+_IN_QUEUE = """
+SELECT attempt.id AS attempt, attempt.n, attempt.journal, run.id, run.kind, run.fields, run.seed,
+       (SELECT parent.key FROM run AS parent WHERE parent.id = run.parent_run_id) AS parent,
+       attempt.evaluation, run.flops, min(cell.label) AS cell, min(member.role) AS role
+FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
+     JOIN run ON run.id = member.run_id JOIN attempt ON attempt.run_id = run.id
+WHERE study.name = :study AND attempt.status = 'running'
+      AND substr(attempt.owner, 1, length(:queue)) = :queue
+GROUP BY attempt.id ORDER BY attempt.id
+"""
+
 
 def candidates(db: Database, study_id: int, owner: Owner, keep: Keep = "none") -> list[Candidate]:
     """Return the runs of a study that can be claimed, in the order of its plan.
@@ -123,6 +134,49 @@ def claim(
             _attempt(connection, db, owner, row, run)
             for row, run in _without_result(connection, _CHOSEN, values)
         ]
+
+
+def adopt(
+    db: Database, study: str, owner: Owner, journals: Collection[str]
+) -> list[tuple[Claim, Candidate]]:
+    """Make the attempts in a cluster's queue, which an earlier launcher left there, `owner`'s.
+
+    Attempts that are no longer in the queue are closed as "stopped", their journals ingested.
+
+    Args:
+        db: The database.
+        study: Name of the study.
+        owner: The launcher, whose host names the queue.
+        journals: Names of the journals of what is in the queue.
+
+    Returns:
+        The attempts in the queue, and their runs.
+    """
+    values = {"study": study, "queue": f"{owner.host.rpartition('/')[0]}/"}
+    with db.read() as connection:
+        rows = connection.execute(text(_IN_QUEUE), values).all()
+    for row in rows:
+        if row.journal not in journals:
+            finish(db, row.attempt, "stopped", "it was no longer in the queue of its cluster")
+    found = [row for row in rows if row.journal in journals]
+    with db.begin() as connection:
+        for row in found:
+            connection.exec_driver_sql(
+                "UPDATE attempt SET owner = ? WHERE id = ? AND status = 'running'",
+                (str(owner), row.attempt),
+            )
+    adopted = []
+    for row in found:
+        run = _parse(row.kind, row.fields, row.seed, row.parent or "")
+        evaluation = Evaluation.model_validate_json(row.evaluation)
+        journal = db.journals / row.journal
+        adopted.append(
+            (
+                Claim(row.attempt, row.id, row.n, run, journal, evaluation),
+                Candidate(row.id, run, row.flops, row.cell, row.role, 0, 0, False, True),
+            )
+        )
+    return adopted
 
 
 def done(db: Database, runs: Sequence[Run], evaluation: Evaluation) -> frozenset[str]:
@@ -273,6 +327,16 @@ def finish(db: Database, attempt_id: int, status: str, error: str = "") -> bool:
                 of_run = fallback(connection, run_id, attempt_id, of_run)
             connection.exec_driver_sql("UPDATE run SET status = ? WHERE id = ?", (of_run, run_id))
         return run_id is not None
+
+
+def explain(db: Database, attempt_ids: Collection[int], reason: str) -> None:
+    """Record why attempts were stopped whose journals do not say it."""
+    with db.begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE attempt SET error = ? WHERE status = 'stopped' AND error IS NULL AND id IN"
+            " (SELECT value FROM json_each(?))",
+            (reason, json.dumps(list(attempt_ids))),
+        )
 
 
 def status_of(db: Database, run_id: int) -> str:

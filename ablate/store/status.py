@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from ablate import metrics
 from ablate.store.database import Database
-from ablate.store.owners import dead
+from ablate.store.owners import QUEUE, dead
 from ablate.store.records import FAILED
 from ablate.study import tuned, tuned_field
 
@@ -68,6 +68,7 @@ class Working:
     seconds_left: float | None
     dead: bool  # launcher and worker, on this host, are gone: the next `ablate run` repeats it
     silence: float | None = None  # seconds since a script printed something; None for no script
+    queued: bool = False  # in a cluster's queue, until its worker has begun
 
 
 @dataclass(frozen=True)
@@ -329,6 +330,7 @@ def _working(db: Database, row: Any, gone: bool) -> Working:
         left,
         gone,
         _silence(db, row.journal),
+        row.owner.startswith(f"{QUEUE}/"),
     )
 
 

@@ -167,6 +167,15 @@ class Reporting:
 
 
 @dataclass(frozen=True)
+class Slurm:
+    """[slurm]: what the jobs of a study ask of Slurm; no part of a run's key."""
+
+    max_jobs: int = 8  # most Slurm jobs at a time
+    memory: int = 16 << 30  # bytes of a job's device, by which packs are sized
+    options: Mapping[str, str | int] = field(default_factory=dict)  # of sbatch; True: no value
+
+
+@dataclass(frozen=True)
 class Study:
     """One question, as its file states it.
 
@@ -198,6 +207,7 @@ class Study:
     reading: Reading = DEFAULT  # [data]: how the files of a corpus are read
     command: Command | None = None  # [command]: its runs are those of a script
     keep: Keep = "none"  # which weights of compared runs are kept; no part of a run's key
+    slurm: Slurm = field(default_factory=Slurm)
     imported: bool = False  # [imported]: its runs were made elsewhere, and cannot be trained
     path: Path = Path("study.toml")  # the file; relative paths in it start from its folder
     toml: str = ""  # the file's text

@@ -17,7 +17,7 @@ from ablate.code import Code
 from ablate.errors import AblateError, unknown
 from ablate.evaluation import CHANCE, FILLED_IN, LABELLED, Evaluation
 from ablate.study import command as commands
-from ablate.study import imported, tables
+from ablate.study import imported, slurm, tables
 from ablate.study.command import Command, CommandNames, check_placeholders, metric_of
 from ablate.study.design import DESIGNS, MAX_CELLS, MAX_RUNS, PARTWISE, count
 from ablate.study.imported import ImportedNames
@@ -74,6 +74,9 @@ class StudyFile(BaseModel):
         {}, description="what the cells of a stratum have in common with its baseline"
     )
     run: dict[str, Any] = Field({}, description="which weights of its runs are kept")
+    slurm: dict[str, Any] = Field(
+        {}, description="what `ablate run --on slurm` asks of Slurm; docs/cluster.md"
+    )
     tune: dict[str, Any] | None = Field(None, description="how learning rates are found")
     fit: dict[str, Any] | None = Field(None, description="the scaling curves that the report fits")
     report: dict[str, Any] | None = Field(None, description="additional tests in the report")
@@ -152,6 +155,7 @@ def parse(text: str, path: Path) -> Study:
         reading=tables.data(source, file.data),
         command=command,
         keep=tables.keep(source, file.run),
+        slurm=slurm.parse(source, file.slurm),
         imported=file.imported is not None,
         path=path,
         toml=text,
