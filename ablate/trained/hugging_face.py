@@ -20,7 +20,7 @@ from ablate.components import CATALOGUE
 from ablate.config import RunConfig, field_info
 from ablate.errors import AblateError, missing, written
 from ablate.model.norm import EPSILON
-from ablate.text.tokenizers import Bytes, byte_level
+from ablate.text.tokenizers import Bytes, byte_level, is_own
 from ablate.trained.model import Model
 from ablate.trained.tokens import MASK, TextTokenizer
 
@@ -359,6 +359,7 @@ def save(model: Model, folder: Path) -> str:
     load them.
 
     A tokenizer of bytes becomes a tokenizer of UTF-8 text with 256 tokens, one for each byte.
+    A tokenizer of the user's own is Python code, and is left out.
 
     Args:
         model: The model.
@@ -385,7 +386,8 @@ def save(model: Model, folder: Path) -> str:
     theirs.tie_weights()
     _compare(model, theirs)
     text = model.tokenizer
-    tokenizer = tokenizer_for(text, model.config) if text.inner is not None else None
+    known = text.inner is not None and not is_own(text.name)
+    tokenizer = tokenizer_for(text, model.config) if known else None
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = folder if folder.exists() else folder.parent
     with TemporaryDirectory(dir=place, prefix=".ablate-") as part:
