@@ -255,9 +255,8 @@ def test_a_status_outlives_export_and_import(ablate: Run, file: str) -> None:
     first, again = (
         sorted(map(tuple, package.load(study, DB)[columns].to_numpy())) for study in ("s", "again")
     )
-    assert again == first and counts("again") == {
-        **{"complete": 16, "diverged": 2, "failed": 1, "oom": 1}
-    }
+    assert again == first
+    assert counts("again") == {"complete": 16, "diverged": 2, "failed": 1, "oom": 1}
 
 
 def test_a_choice_among_values_that_are_not_there_is_one_line(ablate: Run) -> None:
@@ -445,7 +444,8 @@ def test_a_mistake_in_the_table_is_one_line(ablate: Run) -> None:
         ("none.csv", ["none.csv", "no such file"]),
     ):
         refused(ablate, ["import", name, "--study", "s", *NAMED], words)
-    refused(ablate, ["import", "no_seed.csv", "--study", "s", *NAMED[:6]], ["--seed", "add a column"])
+    unnamed = ["import", "no_seed.csv", "--study", "s", *NAMED[:6]]
+    refused(ablate, unnamed, ["--seed", "add a column"])
     chosen = ("--baseline", "optimizer=sgd", "--baseline", "depth=2")
     refused(ablate, ["import", "base.csv", "--study", "s", *NAMED, *chosen], ["--baseline"])
 

@@ -121,6 +121,30 @@ def test_the_page_can_be_followed(ablate: Run, tmp_path: Path) -> None:
     assert runs == 6  # the baseline was not trained again
 
 
+MODEL = """
+from torch import nn
+class Model(nn.Module):
+    def __init__(self, n_vocab, d_model):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(n_vocab, d_model), nn.Linear(d_model, n_vocab)
+    def forward(self, tokens):
+        return self.head(self.embed(tokens))
+class Peeks(Model):
+    def forward(self, tokens):
+        return self.head(self.embed(tokens).mean(1, keepdim=True)).expand(-1, tokens.shape[1], -1)
+"""
+
+
+def test_a_whole_model_is_tried_without_a_study(ablate: Run, tmp_path: Path) -> None:
+    (tmp_path / "my_model.py").write_text(MODEL)
+    code, out, _ = ablate("check", "my_model.py:Model")
+    assert code == 0 and "architecture = my_model.py:Model" in out and out.count("\n  ok") == 7
+    code, out, _ = ablate("check", "my_model.py:Peeks")
+    assert code == 1 and "FAILED causality" in out and out.count("FAILED") == 1
+    code, _, error = ablate("check", "my_model.py")
+    assert code == 2 and error.count("\n") == 1 and "my_model.py:NAME" in error
+
+
 @pytest.mark.timeout(300)
 def test_the_example_runs_at_tiny_size(ablate: Run) -> None:
     code, out, _ = ablate("check", str(ROOT / "studies" / "own_parts.py"))

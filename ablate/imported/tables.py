@@ -98,7 +98,7 @@ def _with_states(source: Source) -> Source:
     table = source.table
     if {"Name", "State"} <= set(table) and set(table["State"]) <= set(STATES):
         tool, column, states = "W&B", "State", STATES
-    elif EXPORTED <= set(table) and set(table["status"]) <= set(OF_ABLATE):
+    elif set(table) >= EXPORTED and set(table["status"]) <= set(OF_ABLATE):
         tool, column, states = "ablate", "status", OF_ABLATE
     else:
         return source

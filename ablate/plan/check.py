@@ -90,9 +90,8 @@ def _idle_evaluation(study: Study, cells: tuple[Cell, ...], source: Source) -> I
         ("decoded", pairs, "'pairs'"),
         ("beams", pairs, "'pairs'"),
     ):
-        value, default = (
-            functools.reduce(getattr, key.split("."), one) for one in (study.evaluation, Evaluation())
-        )
+        asked = (study.evaluation, Evaluation())
+        value, default = (functools.reduce(getattr, key.split("."), one) for one in asked)
         if value != default and not concerned:
             shown = list(value) if isinstance(value, tuple) else value
             yield (

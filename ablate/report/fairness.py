@@ -74,16 +74,22 @@ def _matched(data: ReportData) -> str:
         "flops": "the training FLOPs"
     }
     found = data.findings.of(Mismatch)
-    largest = {
-        text: max((abs(getattr(one, name)) for one in found), default=math.nan)
-        for name, text in counted.items()
-    }
-    if not all(map(math.isfinite, largest.values())):
+    largest, lacking = {}, []
+    for name, text in counted.items():
+        known = [abs(off) for one in found if math.isfinite(off := getattr(one, name))]
+        if known:
+            largest[text] = max(known)
+        if not known or len(known) < len(found):
+            lacking.append(text)
+    if not largest:
         left = "sizes are not known"
     elif apart := [f"{percent(off)} of {name}" for name, off in largest.items() if off >= SAME]:
         left = f"the largest difference from a baseline is {listed(apart)}"
     else:
-        left = "every arm has the parameters and the training FLOPs of its baseline"
+        same = listed(largest) if lacking else "the parameters and the training FLOPs"
+        left = f"every arm has {same} of its baseline"
+    if largest and lacking:
+        left += f"; {listed(lacking)} are not known of every arm"
     if match:
         named = next(iter(counted.values())).removeprefix("the ")
         return (

@@ -43,9 +43,16 @@ def sample(
 
     Raises:
         AblateError: A causal model gets a mask, a masked one gets none or more text than n_ctx
-            tokens, or the tokenizer cannot encode the text.
+            tokens, the model was trained to restore corrupted text, or the tokenizer cannot encode
+            the text.
     """
-    if model.config.part("objective").pairs:
+    objective = model.config.part("objective")
+    if objective.corrupts:
+        raise AblateError(
+            f"a model with objective = {objective.name!r} restores corrupted text, and continues"
+            " none; in Python, load_model(RUN)(tokens, source) gives its logits"
+        )
+    if objective.pairs:
         if temperature is not None or top_k is not None:
             raise AblateError(
                 "this model decodes the target of a pair without random choices: use beam instead"
