@@ -142,6 +142,10 @@ def test_an_own_field_is_tuned_for_the_cells_that_have_it(ablate: Run, tmp_path:
     assert compared == [("norm_kind=layernorm", None), (cell, float(value))]
     code, out, _ = ablate("report", "mine")
     assert code == 0 and "Tuned: p for each norm_kind" in out and "learning rate 0.01" in out
+    # the page calls it by its name everywhere
+    page = (tmp_path / "results" / "mine" / "report.md").read_text().replace("\\", "")
+    assert "## Values of p" in page and "| values tried |" in page
+    assert page.count("learning rate") == 1  # that which was not tuned
 
 
 def test_fields_of_ablate_are_tuned_where_they_have_a_meaning(tmp_path: Path) -> None:

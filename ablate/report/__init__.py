@@ -169,7 +169,7 @@ def _sections(data: ReportData, folder: Path) -> list[Section]:
         Section("stream", "Inside the model", figures=plots.blocks(figure_set, data)),
         Section(
             "tuning",
-            "Learning rates",
+            sentence(data.tuned.values),
             paragraphs=tuned.paragraphs(data),
             figures=plots.tuning(figure_set, data),
             tables=_full(tuned.rates(data), tuned.changed(data), tuned.by_rate(data)),

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ablate import analysis
 from ablate.analysis import Findings, StudyData
 from ablate.analysis.curves import Scaled, scaled
-from ablate.report.labels import MetricLabels, metric_labels
+from ablate.report.labels import MetricLabels, TunedLabels, metric_labels
+from ablate.study import tuned_field
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -28,6 +29,11 @@ class ReportData(StudyData):
     def findings(self) -> Findings:
         """All findings of the study."""
         return analysis.find(self, self.curves_fitted)
+
+    @cached_property
+    def tuned(self) -> TunedLabels:
+        """Texts for the field that the study tunes."""
+        return TunedLabels(tuned_field(self.settings))
 
     @cached_property
     def labels(self) -> MetricLabels:

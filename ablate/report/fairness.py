@@ -121,7 +121,7 @@ def _tuned(data: ReportData) -> str:
         shares = any(len(one.cells) > 1 for one in found)
         first = ", on the first cell of each group" if shares else ""
         lost = [one.group for one in found if not one.trains]
-        none = f" {say('no_rate', lost)}" if lost else ""
+        none = f" {say('no_rate', lost, data.tuned)}" if lost else ""
         tuned = f"Tuned: {_the(field)} {each}{first}, on separate seeds ({chosen}).{none}"
         if field == "lr" or data.study.own:
             return tuned
@@ -169,7 +169,7 @@ def _counted(data: ReportData) -> str:
         ended = int(tuning["status"].isin(["complete", "diverged"]).sum())
         if len(tuning):
             return (
-                f"The learning rates are being tuned: {ended} of {plural(len(tuning), 'run')}"
+                f"The {data.tuned.values} are being tuned: {ended} of {plural(len(tuning), 'run')}"
                 " ended."
             )
         return "No run is registered yet."

@@ -11,6 +11,7 @@ import pandas as pd
 from ablate import figures
 from ablate.analysis.records import SeedGroups, Tuning
 from ablate.analysis.tuning import group_names
+from ablate.components import CATALOGUE
 from ablate.figures.cost import front
 from ablate.paths import file_name
 from ablate.report.data import ReportData
@@ -353,7 +354,9 @@ def _positions(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         f" logarithmic. {BAND}"
     )
     look = {"label": "held-out loss (nats per token)"}
-    plots = []
+    plots: list[Figure] = []
+    if _reads_apart(data):
+        return plots
     for number, at, part in _strata(
         data, _finals(data, "loss_at_position", "position"), "position"
     ):
@@ -364,6 +367,18 @@ def _positions(figure_set: FigureSet, data: ReportData) -> list[Figure]:
             )
         )
     return plots
+
+
+def _reads_apart(data: ReportData) -> bool:
+    """Return whether positions differ between arms: some decoders read source and target, other
+    ones the target alone.
+    """
+    fields = data.compared
+    if data.study.own or not (fields["objective"] == "pairs").any():
+        return False
+    row = CATALOGUE["architecture"]
+    encode = [name for name in row.names if row[name].encodes]
+    return bool(fields["architecture"].isin(encode).nunique() > 1)
 
 
 def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
@@ -381,9 +396,10 @@ def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     chosen = {one.cells[0]: one.lr for one in data.findings.of(Tuning)}
     field = tuned_field(data.settings)
     frame = frame.assign(lr=frame[field].astype(float)) if field in frame else frame
+    short = data.tuned.short
     caption = (
         "Runs made to tune, on seeds that are not compared; mark: mean over them. Ring: the chosen"
-        " rate. A cross at the edge is a rate at which a run diverged."
+        f" {short}. A cross at the edge is a {short} at which a run diverged."
     )
     look = {
         "hue": "group",
