@@ -178,6 +178,8 @@ def test_fields_of_ablate_are_tuned_where_they_have_a_meaning(tmp_path: Path) ->
         ("lr = [1e-3, 1e-2]\npoints = 3", ["lr is fixed here"]),
         ("mask_ratio = [0.1, 0.5]\npoints = 3", ["no cell has a level that mask_ratio"]),
         ("p = [0, 4]\npoints = 3", ["tune.p"]),
+        ("p = [1, 4]\nlr = [1e-3, 1e-2]\npoints = 3", ["finds one number", "p and lr"]),
+        ("p = [1, 4]\ndropout = [0.1, 0.2]\npoints = 3", ["'dropout'"]),
     ],
 )
 def test_what_cannot_be_tuned_is_one_line(tune: str, said: list[str], tmp_path: Path) -> None:

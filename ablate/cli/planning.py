@@ -445,7 +445,8 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
             for role in ("tune", "compare")
         }
         what = [f"{number} runs to {role}" for role, number in missing.items() if number]
-        then = ", then runs at the chosen rates" if plan.undecided else ""
+        chosen = "rates" if tune is None or tune.field == "lr" else "values"
+        then = f", then runs at the chosen {chosen}" if plan.undecided else ""
         yield f"Next stage: {' and '.join(what) or 'nothing to train'}{then}"
     elif done:
         yield f"Done: {len(done)} of {len({one.run.key for one in plan.runs})} runs"
