@@ -95,10 +95,11 @@ def _check_at(runs: Sequence[ImportedRun], asked: Asked) -> None:
             f"--at {asked.at} has no effect: {metric} has one value for each run; if the rows are"
             " steps of runs, add --step COLUMN"
         )
-    if isinstance(asked.at, int) and asked.at not in steps:
-        near = sorted(sorted(steps, key=lambda step: abs(step - asked.at))[:3])
+    at = asked.at
+    if isinstance(at, int) and at not in steps:
+        near = sorted(sorted(steps, key=lambda step: abs(step - at))[:3])
         raise AblateError(
-            f"--at {asked.at}: no run has a value of {metric} at this step; the nearest steps are"
+            f"--at {at}: no run has a value of {metric} at this step; the nearest steps are"
             f" {listed(map(str, near))}"
         )
 

@@ -55,7 +55,10 @@ def _training(data: ReportData) -> str:
     amount = " to ".join(dict.fromkeys((count(tokens[0]), count(tokens[-1]))))
     batch = listed(map(count, sorted(set(runs["batch_tokens"]))), "or")
     # runs of earlier versions lack fields, which had the default
-    fields = [{k: v for k, v in run.items() if v == v} for run in runs.to_dict("records")]
+    fields = [
+        {str(name): value for name, value in run.items() if value == value}
+        for run in runs.to_dict("records")
+    ]
     shapes = {
         name: sorted({run[name] for run in fields if meaningful(about, run)})
         for name, about in SHAPE.items()
@@ -66,7 +69,7 @@ def _training(data: ReportData) -> str:
         for name in RECIPE
     )
     return (
-        f"{_models(runs)} ({shape}) were trained on"
+        f"{_models(data)} ({shape}) were trained on"
         f" {amount} tokens of {texts['corpus']} ({texts['tokenizer']} tokens, {texts['n_ctx']} a"
         f" sequence, {batch} a step) by {_levels(runs, 'optimiser', {'adamw': 'AdamW'})} with a"
         f" {texts['schedule']} schedule, in"
@@ -74,15 +77,15 @@ def _training(data: ReportData) -> str:
     )
 
 
-def _models(runs: pd.DataFrame) -> str:
+def _models(data: ReportData) -> str:
     """Return what was trained for what: "Transformers with causal language modelling"."""
-    models = _levels(runs, "architecture", {"transformer": ""})
-    objectives = _levels(runs, "objective", {})
-    with_text = set(runs["objective"]) <= {"causal", "masked"}
+    models = _levels(data.compared, "architecture", {"transformer": ""})
+    objectives = _levels(data.compared, "objective", {})
+    sources = any(one.has_source for one in data.objectives)
     return (
         (f"Models of architecture {models}" if models else "Transformers")
         + " with "
-        + (f"{objectives} language modelling" if with_text else f"the objective {objectives}")
+        + (f"the objective {objectives}" if sources else f"{objectives} language modelling")
     )
 
 
@@ -142,7 +145,7 @@ def _held_out(data: ReportData) -> str:
     decoded = (
         f" The targets of up to {count(evaluation.decoded)} held-out pairs are decoded, by beams of"
         f" width {listed(evaluation.beams)}."
-        if "objective" in runs and (runs["objective"] == "pairs").any()
+        if any(one.pairs for one in data.objectives)
         else ""
     )
     return " ".join(sorted(splits)) + (

@@ -373,12 +373,11 @@ def _reads_apart(data: ReportData) -> bool:
     """Return whether positions differ between arms: some decoders read source and target, other
     ones the target alone.
     """
-    fields = data.compared
-    if data.study.own or not (fields["objective"] == "pairs").any():
+    if not any(one.pairs for one in data.objectives):
         return False
     row = CATALOGUE["architecture"]
     encode = [name for name in row.names if row[name].encodes]
-    return bool(fields["architecture"].isin(encode).nunique() > 1)
+    return bool(data.compared["architecture"].isin(encode).nunique() > 1)
 
 
 def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
