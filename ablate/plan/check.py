@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import tomllib
 from collections.abc import Iterator, Sequence
 
 from ablate import metrics
@@ -77,6 +78,8 @@ def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str
 
 def _idle_evaluation(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
     """Yield complaints about keys of [eval] by which the objective of no cell measures."""
+    # --size tiny sets keys too, which the file may not have
+    written_keys = tomllib.loads(study.toml).get("eval", {})
     objectives = [cell.config.part("objective") for cell in cells]
     without_source = {one.name for one in objectives if not one.has_source}
     masked = {one.name for one in objectives if one.masks}
@@ -92,7 +95,7 @@ def _idle_evaluation(study: Study, cells: tuple[Cell, ...], source: Source) -> I
     ):
         asked = (study.evaluation, Evaluation())
         value, default = (functools.reduce(getattr, key.split("."), one) for one in asked)
-        if value != default and not concerned:
+        if value != default and not concerned and key.partition(".")[0] in written_keys:
             shown = list(value) if isinstance(value, tuple) else value
             yield (
                 f"{source.where('eval', *key.split('.'))}: {key} = {written(shown)} has no effect:"
