@@ -10,6 +10,7 @@ import tokenizers
 
 from ablate.errors import AblateError
 from ablate.plan import Plan, plan
+from ablate.plan.tiny import tiny
 from ablate.study import load
 
 SHORT = "a quick brown fox jumps over it. "
@@ -67,6 +68,10 @@ def test_a_run_that_cannot_copy_is_not_judged_by_it(made) -> None:
         made(MASKED, "mask_ratio = [0.15, 0.4]", metric="copy_loss")
     with pytest.raises(AblateError, match=r"'copy_loss' is not measured.*n_ctx = 2 is too short"):
         made({"n_ctx": 2}, metric="copy_loss")
+
+
+def test_a_shrunken_study_is_not_blamed_for_what_shrinking_sets(made) -> None:
+    assert plan(tiny(made({}).study)).cells
 
 
 TOKENS = {"corpus": "bins", "tokenizer": "tokens"}
