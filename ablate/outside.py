@@ -158,7 +158,8 @@ def _load(code: Code, folder: Path | None) -> list[Component | Metric]:
     if not (components or rows):
         raise AblateError(
             f"{code.name} registers no level or metric: put @level(FACTOR, NAME, meaning=…) above a"
-            " class, or @metric(NAME, goal=…, meaning=…) above a function"
+            " class, or @metric(NAME, goal=…, meaning=…) above a function; a whole model needs"
+            f" none, and is named as {code.name}:NAME"
         )
     levels = [replace(component, origin=code.label) for component in components]
     return [*levels, *(replace(row, origin=code.label) for row in rows)]

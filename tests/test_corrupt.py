@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ablate.data import corrupt
 from ablate.data.corrupt import Denoise, Span
 from ablate.data.objectives import Example
 from ablate.errors import AblateError
+from ablate.trained.sample import sample
 
 T, B = 64, 200
 
@@ -217,3 +219,10 @@ def test_a_run_learns_from_corrupted_text(objective: str) -> None:
     curve = list(events.series("train_loss").values())
     assert events.end["status"] == "complete" and curve[-1] < curve[0] - 0.5
     assert math.isfinite(events.finals()["loss", 0])
+
+
+@pytest.mark.parametrize("objective", ["span", "denoise"])
+def test_a_model_of_corrupted_text_continues_no_text(objective: str) -> None:
+    model: Any = SimpleNamespace(config=_config(objective))
+    with pytest.raises(AblateError, match=f"'{objective}' restores corrupted text"):
+        sample(model, "It is")

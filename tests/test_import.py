@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
+import shlex
+import shutil
 import sqlite3
 import tomllib
 from collections.abc import Callable, Iterator
@@ -172,6 +175,21 @@ def test_the_best_value_or_that_of_a_step_may_decide(ablate: Run) -> None:
     assert metrics_of("step", "optimizer", "depth") == at
 
 
+def test_runs_without_a_seed_are_numbered_as_the_page_says(ablate: Run) -> None:
+    frame = table().astype({"loss": object})
+    frame.loc[0, "loss"] = "NaN"  # stays a NaN in the numbered table
+    frame.drop(columns="seed").to_csv("runs.csv", index=False)
+    page = (ROOT / "docs" / "import.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"### Tables without a seed\n.*?```python\n(.*?)```", page, re.S)
+    exec(code, {})
+    done(ablate, "numbered.csv", "--study", "s", *NAMED)
+    expected = frame.drop(0).set_index(["optimizer", "depth", "seed"])["loss"].to_dict()
+    assert counts() == {"complete": 19, "diverged": 1}
+    found = metrics_of("s", "optimizer", "depth")
+    del found["sgd", 2, 0]
+    assert found == pytest.approx(expected)
+
+
 def test_what_is_no_ordinary_number_is_an_outcome(ablate: Run) -> None:
     """A NaN has diverged, an empty cell has failed; both are runs, and both lose their pairs."""
     frame = table().astype({"loss": object})
@@ -199,6 +217,56 @@ def test_a_curve_that_stops_where_others_go_on_has_diverged(ablate: Run) -> None
     frame[~(of_one & (frame["step"] > 20))].to_csv("short.csv", index=False)
     out = done(ablate, "short.csv", "--study", "short", *NAMED, "--step", "step")
     assert "Warning: 1 run" in out and "step 20 of 40" in out
+
+
+def test_an_exported_study_is_imported_with_the_same_effects(ablate: Run) -> None:
+    """The commands of docs/export.md, in order."""
+    shutil.copytree(ROOT / "studies", "studies")
+    page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+    section = re.search(r"^## There and back\n(.*?)^## ", page, re.M | re.S)
+    assert section
+    (block,) = re.findall(r"```sh\n(.*?)```", section[1], re.S)
+    for line in block.splitlines():
+        program, *arguments = shlex.split(line)
+        code, _, err = ablate(*arguments)
+        assert (program, code, err) == ("ablate", 0, ""), line
+    by = ["stratum", "level"]
+    numbers = ["n", "lost", "mean", "sd", "lo", "hi", "p_holm"]
+    first = package.effects("wirings", DB).set_index(by)[numbers].sort_index()
+    assert len(first) == 4
+    for study in ("from-csv", "from-mlflow", "from-tensorboard"):
+        again = package.effects(study, DB).set_index(by)[numbers].sort_index()
+        digits = 1e-4 if study == "from-tensorboard" else 1e-9  # TensorBoard has float32
+        pd.testing.assert_frame_equal(again, first, rtol=digits)
+
+
+@pytest.mark.parametrize("file", ["runs.csv", "runs.jsonl", "runs.parquet", "mlflow.db"])
+def test_a_status_outlives_export_and_import(ablate: Run, file: str) -> None:
+    frame = table().astype({"loss": object})
+    frame.loc[0, "loss"], frame.loc[6, "loss"], frame.loc[12, "loss"] = "nan", "", "OOM"
+    frame.loc[18, "loss"] = "inf"
+    frame.to_csv("first.csv", index=False)
+    done(ablate, "first.csv", "--study", "s", *NAMED)
+    to = ("--to", "mlflow") if file == "mlflow.db" else ()
+    assert ablate("export", "s", file, *to)[0] == 0
+    metric = "final/loss" if file == "mlflow.db" else "loss"
+    done(ablate, file, "--study", "again", "--metric", metric, *NAMED[2:])
+    columns = ["optimizer", "depth", "seed", "status"]
+    first, again = (
+        sorted(map(tuple, package.load(study, DB)[columns].to_numpy())) for study in ("s", "again")
+    )
+    assert again == first
+    assert counts("again") == {"complete": 16, "diverged": 2, "failed": 1, "oom": 1}
+
+
+def test_a_choice_among_values_that_are_not_there_is_one_line(ablate: Run) -> None:
+    table().to_csv("runs.csv", index=False)
+    along(table()).to_csv("steps.csv", index=False)
+    for at in ("3", "best"):
+        words = [f"--at {at}", "one value for each run", "--step"]
+        refused(ablate, ["import", "runs.csv", "--study", "s", *NAMED, "--at", at], words)
+    asked = [*NAMED, "--step", "step", "--at", "35"]
+    refused(ablate, ["import", "steps.csv", "--study", "s", *asked], ["35", "20, 30 and 40"])
 
 
 def test_values_that_are_logged_less_often_are_no_nan(ablate: Run) -> None:
@@ -338,6 +406,7 @@ REFUSED = {  # what is wrong → the options, and words of the line
     "no seed": (["--metric", "loss", "--factor", "depth", "--seed", "rep"], ["'rep'", "seed"]),
     "no metric of that name": ([*NAMED, "--metric", "los"], ["'los'", "did you mean 'loss'"]),
     "no factor of that name": ([*ONE, "--factor", "dpth"], ["'dpth'", "did you mean 'depth'"]),
+    "seed not named": (["--metric", "loss", "--factor", "depth"], ["--seed", "seed (0, 1, 2, 3"]),
     "constant": ([*NAMED, "--where", "depth=2"], ["depth is 2", "does not vary"]),
     "no factor": (["--metric", "loss", "--seed", "seed"], ["--factor", "depth (2, 4)"]),
     "a factor left out": (ONE, ["seed 0", "has two rows", "depth", "line 2", "line 7"]),
@@ -375,6 +444,8 @@ def test_a_mistake_in_the_table_is_one_line(ablate: Run) -> None:
         ("none.csv", ["none.csv", "no such file"]),
     ):
         refused(ablate, ["import", name, "--study", "s", *NAMED], words)
+    unnamed = ["import", "no_seed.csv", "--study", "s", *NAMED[:6]]
+    refused(ablate, unnamed, ["--seed", "add a column"])
     chosen = ("--baseline", "optimizer=sgd", "--baseline", "depth=2")
     refused(ablate, ["import", "base.csv", "--study", "s", *NAMED, *chosen], ["--baseline"])
 

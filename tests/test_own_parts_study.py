@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import shlex
 import shutil
 import sqlite3
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from cli_helpers import Run, python
 
+import ablate as ablate_
 from ablate import outside
 from ablate.components import CATALOGUE
 
@@ -22,6 +25,33 @@ def blocks(language: str) -> dict[str, str]:
     """Name of a file → its text, of the page's blocks that name one."""
     found = re.findall(rf"```{language}\n# ([\w.]+)\n(.*?)```", PAGE, re.S)
     return dict(found)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("study", ["letters", "words"])
+def test_the_pages_metric_and_tokenizer_can_be_studied(
+    ablate: Run, tmp_path: Path, study: str
+) -> None:
+    for name, text in (blocks("python") | blocks("toml")).items():
+        (tmp_path / name).write_text(text)
+    (section,) = re.findall(
+        rf"```console\n((?:(?!```).)*?ablate run {study}\.toml.*?)```", PAGE, re.S
+    )
+    for line in section.splitlines():
+        program, *arguments = shlex.split(line.removeprefix("$ "))
+        code, out, error = ablate(*arguments)
+        assert program == "ablate" and code == 0, (line, error)
+    runs, finals = (read(study, db="results/ablate.db") for read in (ablate_.load, ablate_.finals))
+    assert list(runs["status"]) == ["complete"] * 4
+    names = ("top5", "letter_loss", "calibration") if study == "letters" else ("bits_per_byte",)
+    for name in names:
+        assert study == "words" or f",{name}," in out  # what its last command shows
+        values = finals.loc[finals["name"] == name, "value"]
+        assert len(values) == 4 and values.notna().all() and (values > 0).all(), name
+    if study == "words":  # bits per byte are those of the loss: fewer tokens carry the same bytes
+        kinds = runs.set_index("tokenizer")
+        assert (kinds["loss"] / math.log(2) / kinds["bits_per_byte"])["byte"].round(4).eq(1).all()
+        assert (kinds["loss"] / math.log(2) / kinds["bits_per_byte"])["four_words"].gt(1).all()
 
 
 @pytest.mark.timeout(300)
@@ -89,6 +119,30 @@ def test_the_page_can_be_followed(ablate: Run, tmp_path: Path) -> None:
     with sqlite3.connect("results/ablate.db") as connection:
         ((runs,),) = connection.execute("SELECT count(*) FROM run")
     assert runs == 6  # the baseline was not trained again
+
+
+MODEL = """
+from torch import nn
+class Model(nn.Module):
+    def __init__(self, n_vocab, d_model):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(n_vocab, d_model), nn.Linear(d_model, n_vocab)
+    def forward(self, tokens):
+        return self.head(self.embed(tokens))
+class Peeks(Model):
+    def forward(self, tokens):
+        return self.head(self.embed(tokens).mean(1, keepdim=True)).expand(-1, tokens.shape[1], -1)
+"""
+
+
+def test_a_whole_model_is_tried_without_a_study(ablate: Run, tmp_path: Path) -> None:
+    (tmp_path / "my_model.py").write_text(MODEL)
+    code, out, _ = ablate("check", "my_model.py:Model")
+    assert code == 0 and "architecture = my_model.py:Model" in out and out.count("\n  ok") == 7
+    code, out, _ = ablate("check", "my_model.py:Peeks")
+    assert code == 1 and "FAILED causality" in out and out.count("FAILED") == 1
+    code, _, error = ablate("check", "my_model.py")
+    assert code == 2 and error.count("\n") == 1 and "my_model.py:NAME" in error
 
 
 @pytest.mark.timeout(300)

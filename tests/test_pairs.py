@@ -194,6 +194,8 @@ def test_two_columns_of_a_table_are_pairs(tmp_path: Path, ending: str) -> None:
         rows.to_csv(path, index=False, sep="\t" if ending == ".tsv" else ",")
     found = _documents(path, pairs=("word", "said"))
     assert found == sorted(f"w{k}\tw{k} O{k}" for k in range(60))
+    read = corpora.find(path.name, tmp_path, Reading(pairs=("word", "said")))
+    assert read.rows == ""  # no advice to read rows as lines of running text
     with pytest.raises(AblateError, match="'wrod'"):
         _documents(path, pairs=("wrod", "said"))
 
@@ -310,6 +312,21 @@ def test_a_study_of_pairs_measures_what_sample_writes(tmp_path: Path) -> None:
             assert by_name["exact_match"] == pytest.approx(decode.exact(found))
             assert by_name["error_rate"] == pytest.approx(decode.error_rate(found))
         assert run.metric == by_name["exact_match"] > 0  # it has learnt something
+    # a loaded encoder-decoder is called as docs/weights.md says: greedy decoding by hand
+    assert model.config.architecture == "encoder-decoder"
+    encode, end = model.tokenizer.encode, model.tokenizer.separator[0]
+    for word, _ in held_out[:5]:
+        source, tokens = torch.tensor([encode(word)]), encode("\t")
+        while len(tokens) < 12 - len(word) and tokens[-1] != end:
+            tokens.append(int(model(torch.tensor([tokens]), source)[0, -1].argmax()))
+        by_hand = model.tokenizer.decode([token for token in tokens[1:] if token != end])
+        assert by_hand == sample(model, word)
+    with pytest.raises(AblateError, match="source"):
+        model(torch.tensor([encode("\tab")]))
+    first = ablate.load_model(int(runs["run"].iloc[0]), path)
+    assert first.config.architecture == "transformer"
+    with pytest.raises(AblateError, match="no encoder"):
+        first(torch.tensor([encode("\tab")]), source)
     with pytest.raises(AblateError, match="without random choices"):
         sample(model, "abc", temperature=1.0)
     with pytest.raises(AblateError, match="n_ctx = 12"):

@@ -10,6 +10,7 @@ import tokenizers
 
 from ablate.errors import AblateError
 from ablate.plan import Plan, plan
+from ablate.plan.tiny import tiny
 from ablate.study import load
 
 SHORT = "a quick brown fox jumps over it. "
@@ -69,7 +70,13 @@ def test_a_run_that_cannot_copy_is_not_judged_by_it(made) -> None:
         made({"n_ctx": 2}, metric="copy_loss")
 
 
+def test_a_shrunken_study_is_not_blamed_for_what_shrinking_sets(made) -> None:
+    assert plan(tiny(made({}).study)).cells
+
+
 TOKENS = {"corpus": "bins", "tokenizer": "tokens"}
+PAIRS = {"objective": "pairs", "corpus": "cmudict", "n_ctx": 64}
+SPAN = {"objective": "span", "architecture": "encoder-decoder"}
 RATIOS = "mask_ratio = [0.15, 0.4]"
 POSITIONS = 'position = ["rotary", "learned"]'
 REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
@@ -124,7 +131,14 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
         {"factors": f"z_loss = [0, 1e-4]\n{RATIOS}"},
         "level '0.15' of mask_ratio occurs in no cell",
     ),
-    ({}, {"evaluation": "probe = { ratio = [0.4] }"}, "probe .*objective = 'masked'"),
+    ({}, {"evaluation": "probe = { ratio = [0.4] }"}, r"probe.ratio = \[0.4\] .* = 'masked'"),
+    ({}, {"evaluation": "decoded = 9"}, r"line \d+: decoded = 9 has no effect.* = 'pairs'"),
+    (MASKED, {"evaluation": "beams = [2]"}, r"line \d+: beams = \[2\] .* = 'pairs'"),
+    (PAIRS, {"evaluation": "lengths = [1, 2]"}, r"lengths = \[1.0, 2.0\] .*'causal' or 'masked'"),
+    (SPAN, {"evaluation": "lengths = [2]"}, r"lengths = \[2.0\] .*'causal' or 'masked'"),
+    (SPAN, {"evaluation": "beams = [2]"}, r"beams = \[2\] .* = 'pairs'"),
+    (SPAN, {"evaluation": "probe.kind = 'span'"}, r"line \d+: probe.kind = 'span' .* = 'masked'"),
+    (SPAN, {"evaluation": "probe.mix = [0.8, 0.1, 0.1]"}, r"probe.mix = \[0.8, .* = 'masked'"),
     ({}, {"evaluation": 'downstream = ["era_accuracy"]'}, "'z_loss=0'.*needs corpus = 'sotu'"),
     (
         {},

@@ -92,6 +92,8 @@ def commands(group: Any, path: str = "ablate") -> list[tuple[str, Any]]:
 def test_every_command_has_help_and_is_in_the_readme(command: str, object: Any) -> None:
     assert len(object.help) > 20
     assert all(getattr(parameter, "help", None) for parameter in object.params)
+    for text in (object.help, *(parameter.help for parameter in object.params)):
+        assert not re.search(r"\[/?[a-z@#]", text), text  # markup of rich, which is not printed
     *group, name = command.split()
     first = f"`{command}" if len(group) == 1 else f"`{' '.join(group)} "
     rows = [line for line in README.splitlines() if line.startswith("| `") and first in line]

@@ -14,6 +14,8 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import unquote
 
 import matplotlib as mpl
@@ -26,7 +28,7 @@ from report_study import NAN, Outcome, few_replicates, study, svg_only  # noqa: 
 from scipy import stats
 
 from ablate import paths, report, store, units
-from ablate.report import document, labels, scaled
+from ablate.report import document, fairness, labels, scaled
 from ablate.report.figure_set import FigureSet
 from ablate.scaling import Interval
 from ablate.store import Database
@@ -984,3 +986,60 @@ def test_no_file_of_a_report_names_a_host_or_a_folder_of_a_user(tmp_path: Path) 
     assert len(texts) > 10 and any("t.txt is not there" in text for text in texts)
     for text in texts:
         assert "alice" not in text and str(tmp_path) not in text
+
+
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "transformer": {"architecture": "transformer"},
+    "encoder-decoder": {"architecture": "encoder-decoder"},
+    # without attention a run has no heads: n_head has its default
+    "rnn-seq2seq": {"architecture": "rnn-seq2seq", "mixer": "rnn", "n_head": 4},
+}
+
+
+@pytest.mark.usefixtures("svg_only")
+@pytest.mark.parametrize(
+    ("arms", "apart"),
+    [(["transformer", "encoder-decoder"], True), (["encoder-decoder", "rnn-seq2seq"], False)],
+)
+def test_the_page_of_a_study_of_pairs(tmp_path: Path, arms: list[str], apart: bool) -> None:
+    """A position of a model with one stack counts the source, one of a decoder does not."""
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        worse = levels["architecture"] == arms[1]
+        loss = 2.0 + 0.5 * worse + 0.01 * seed ** (2 if worse else 1)
+        return Outcome(loss, finals=[("loss_at_position", at, loss) for at in (0.0, 1.0, 2.0)])
+
+    base = {"objective": "pairs", "n_head": 2, "n_layer": 1, "d_model": 16, "n_layer_encoder": 1}
+    factors = {"architecture": {name: {**base, **ARCHITECTURES[name]} for name in arms}}
+    data = report.gather(study(tmp_path, factors, outcome, base=base), "topology")
+    text = page(report.write(data, tmp_path / "out")).text
+    assert ("over the position" not in text) is apart
+    assert "the objective pairs" in text and f"architecture {' or '.join(sorted(arms))}" in text
+    assert "n_head 2 and" in text and "2 or 4" not in text
+    assert "targets of up to 256 held-out pairs are decoded, by beams of width 1 and 4" in text
+    # of two arms, the other one is named
+    assert re.search(
+        rf"best arm by held-out loss is {arms[0]} \(.*?\): {arms[1]} is significantly worse\.", text
+    )
+
+
+def test_sizes_that_are_known_are_stated_beside_those_that_are_not() -> None:
+    def matched(*found: tuple[float, float, float]) -> str:
+        sizes = [
+            SimpleNamespace(params_body=body, params=every, flops=flops)
+            for body, every, flops in found
+        ]
+        data: Any = SimpleNamespace(
+            study=SimpleNamespace(own=False),
+            settings={},
+            findings=SimpleNamespace(of=lambda kind: sizes),
+        )
+        return fairness._matched(data)
+
+    nan = math.nan
+    assert "sizes are not known" in matched((nan, nan, nan))
+    assert "parameters and the training FLOPs" in matched((0.0, 0.0, 0.0))
+    one = matched((nan, 0.2, -0.3), (0.1, 0.1, nan))
+    assert "10% of the parameters without" in one and "20% of all" in one and "30% of the tr" in one
+    assert "without embeddings and head and the training FLOPs are not known of every arm" in one
+    assert "has all parameters of its baseline" in matched((nan, 0.0, nan))

@@ -314,6 +314,21 @@ def test_the_command_saves_a_run(ablate: Run, db: str, tmp_path: Path) -> None:
     assert code == 2 and "no run 'kept'" in err and not (tmp_path / "other").exists()
 
 
+def test_a_model_with_a_tokenizer_of_ones_own_is_saved_without_it(
+    ablate: Run, db: str, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    run, folder = run_of(db, "backwards"), tmp_path / "out"
+    to = ("--to", "transformers", "--db", db)
+    code, out, _ = ablate("export", str(run), str(folder), *to)
+    assert code == 0 and "without a tokenizer" in out and "'backwards'" in out
+    assert not list(folder.glob("tokenizer*"))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    ours = load_model(run, db)
+    tokens = torch.tensor([ours.tokenizer.encode("It is")])
+    assert torch.allclose(theirs(tokens).logits, ours(tokens), atol=1e-5)
+
+
 @pytest.mark.parametrize("study", ["kept", "masked"])
 def test_a_saved_tokenizer_of_pieces_gives_the_same_tokens(db: str, study: str) -> None:
     pytest.importorskip("transformers")

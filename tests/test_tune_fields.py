@@ -142,6 +142,10 @@ def test_an_own_field_is_tuned_for_the_cells_that_have_it(ablate: Run, tmp_path:
     assert compared == [("norm_kind=layernorm", None), (cell, float(value))]
     code, out, _ = ablate("report", "mine")
     assert code == 0 and "Tuned: p for each norm_kind" in out and "learning rate 0.01" in out
+    # the page calls it by its name everywhere
+    page = (tmp_path / "results" / "mine" / "report.md").read_text().replace("\\", "")
+    assert "## Values of p" in page and "| values tried |" in page
+    assert page.count("learning rate") == 1  # that which was not tuned
 
 
 def test_fields_of_ablate_are_tuned_where_they_have_a_meaning(tmp_path: Path) -> None:
@@ -174,6 +178,8 @@ def test_fields_of_ablate_are_tuned_where_they_have_a_meaning(tmp_path: Path) ->
         ("lr = [1e-3, 1e-2]\npoints = 3", ["lr is fixed here"]),
         ("mask_ratio = [0.1, 0.5]\npoints = 3", ["no cell has a level that mask_ratio"]),
         ("p = [0, 4]\npoints = 3", ["tune.p"]),
+        ("p = [1, 4]\nlr = [1e-3, 1e-2]\npoints = 3", ["finds one number", "p and lr"]),
+        ("p = [1, 4]\ndropout = [0.1, 0.2]\npoints = 3", ["'dropout'"]),
     ],
 )
 def test_what_cannot_be_tuned_is_one_line(tune: str, said: list[str], tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ def check(
         list[str],
         typer.Argument(
             metavar="FILE…",
-            help="Python files, or installed packages, with levels and metrics of your own.",
+            help="Python files, or installed packages, with levels and metrics of your own;"
+            " FILE.py:NAME is a whole model.",
             show_default=False,
         ),
     ],
@@ -27,10 +28,12 @@ def check(
 
     from ablate import outside
     from ablate.code import short
+    from ablate.study.parse import MODEL
     from ablate.trying import tried, tried_metric
 
+    models = [name for name in files if MODEL.fullmatch(name)]
     out, failed = console(), 0
-    for code in outside.find(files, Path()):
+    for code in outside.find([name for name in files if name not in models], Path(), models):
         out.print(f"{code.name} ({short(code.version)})", style="bold", markup=False)
         trials = {f"{one.factor} = {one.name}": tried(one) for one in outside.levels(code)}
         trials |= {f"metric {one.name}": tried_metric(one) for one in outside.metrics(code)}

@@ -69,7 +69,8 @@ def new(
     tune: Annotated[
         list[str],
         option(
-            "A key of [tune], such as lr=[1e-4,1e-2]: learning rates are tuned. May be repeated.",
+            "A key of the table tune, such as lr=[1e-4,1e-2]: learning rates are tuned. May be"
+            " repeated.",
             metavar="KEY=VALUE",
         ),
     ] = [],  # noqa: B006
@@ -91,7 +92,7 @@ def new(
     keys: Annotated[
         list[str],
         option(
-            "A key of [command], such as metrics=log.csv or gpus=0. May be repeated.",
+            "A key of the table command, such as metrics=log.csv or gpus=0. May be repeated.",
             "--set",
             metavar="KEY=VALUE",
         ),

@@ -415,9 +415,13 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
     """Yield lines on the decisions of the study, those already made, and the next runs."""
     tune, two_stage = plan.study.tune, plan.study.two_stage
     if tune:
-        number = (
-            f"{len(plan.groups)} groups of cells" if len(plan.groups) > 1 else "all cells together"
-        )
+        tuned = [label for group in plan.groups for label in group.cells]
+        if len(plan.groups) > 1:
+            number = f"{len(plan.groups)} groups of cells"
+        elif len(tuned) < len(plan.cells):  # the others have no such field
+            number = tuned[0] if len(tuned) == 1 else f"{len(tuned)} cells together"
+        else:
+            number = "all cells together"
         each = f" with {tune.seeds} seeds each" if tune.seeds > 1 else ""
         rates = "rates" if tune.field == "lr" else "values"
         named = "Learning rates" if tune.field == "lr" else f"Values of {tune.field}"
@@ -441,7 +445,8 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
             for role in ("tune", "compare")
         }
         what = [f"{number} runs to {role}" for role, number in missing.items() if number]
-        then = ", then runs at the chosen rates" if plan.undecided else ""
+        chosen = "rates" if tune is None or tune.field == "lr" else "values"
+        then = f", then runs at the chosen {chosen}" if plan.undecided else ""
         yield f"Next stage: {' and '.join(what) or 'nothing to train'}{then}"
     elif done:
         yield f"Done: {len(done)} of {len({one.run.key for one in plan.runs})} runs"

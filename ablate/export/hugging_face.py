@@ -14,4 +14,7 @@ def write(database: Database, run: str, where: str, role: str) -> str:
 
     model = load_model(run, database)
     kind = save(model, Path(where))
-    return f"{where}: run {run} as a {kind} of transformers, with its {model.about.keep} weights"
+    said = f"{where}: run {run} as a {kind} of transformers, with its {model.about.keep} weights"
+    if not (Path(where) / "tokenizer.json").is_file():
+        said += f"; without a tokenizer: transformers has none for {model.config.tokenizer!r}"
+    return said

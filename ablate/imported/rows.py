@@ -52,7 +52,11 @@ def require(asked: Asked, sources: Sequence[Source]) -> None:
         ("--seed", asked.seed, "the column by which runs are paired"),
     ):
         if not given:
-            raise AblateError(f"{option} COLUMN is missing: {what}.{could_be(sources, asked)}")
+            columns = [str(name) for name in sources[0].table]
+            raise AblateError(
+                f"{option} COLUMN is missing: {what}.{could_be(sources, asked)}"
+                f"{_hint(sources[0], columns, option) if option == '--seed' else ''}"
+            )
     for kind, names in (("factor", asked.factors), ("metric", asked.metrics)):
         if twice := [name for name in names if names.count(name) > 1]:
             raise AblateError(f"--{kind} {twice[0]} is given twice")

@@ -64,6 +64,7 @@ def gather(paths: Sequence[Path], asked: Asked, *, extends: bool = False) -> Gat
         _run(cell, seed, part, asked, schedules[cell], left)
         for (cell, seed), part in groups.items()
     ]
+    _check_at(runs, asked)
     said = [
         *(note for source in sources for note in source.notes),
         *(
@@ -83,6 +84,24 @@ def gather(paths: Sequence[Path], asked: Asked, *, extends: bool = False) -> Gat
         *guessed,
     ]
     return Gathered(factors, columns, goal, runs, said)
+
+
+def _check_at(runs: Sequence[ImportedRun], asked: Asked) -> None:
+    """Refuse a step at which no run has a value, and a choice among the values of no curve."""
+    metric = asked.metrics[0]
+    steps = sorted({step for run in runs for step in run.points.get(asked.names[metric], ())})
+    if asked.at != "last" and not steps:
+        raise AblateError(
+            f"--at {asked.at} has no effect: {metric} has one value for each run; if the rows are"
+            " steps of runs, add --step COLUMN"
+        )
+    at = asked.at
+    if isinstance(at, int) and at not in steps:
+        near = sorted(sorted(steps, key=lambda step: abs(step - at))[:3])
+        raise AblateError(
+            f"--at {at}: no run has a value of {metric} at this step; the nearest steps are"
+            f" {listed(map(str, near))}"
+        )
 
 
 def _goal(asked: Asked, rows: Sequence[Row]) -> tuple[str, list[str]]:

@@ -11,6 +11,10 @@ import pandas as pd
 
 from ablate.errors import AblateError
 
+OF_ABLATE = {  # status of a run that ablate exported → status of the imported run
+    **{status: status for status in ("complete", "diverged", "failed", "oom", "timeout")},
+    **dict.fromkeys(("planned", "running", "stopped"), "running"),
+}
 Points = Mapping[str, Mapping[int, float]]  # metric → step → value
 
 # a setting in the name of a run: "lr=0.1/seed=3"

@@ -10,7 +10,15 @@ from pathlib import Path
 import pandas as pd
 
 from ablate.errors import AblateError
-from ablate.imported.source import Recorded, Source, Wanted, check_pattern, named, of_runs
+from ablate.imported.source import (
+    OF_ABLATE,
+    Recorded,
+    Source,
+    Wanted,
+    check_pattern,
+    named,
+    of_runs,
+)
 from ablate.sheet import numbers, sheet
 from ablate.units import listed
 
@@ -20,6 +28,7 @@ STATES = {  # of a run in W&B
     **dict.fromkeys(("running", "pending"), "running"),
     **dict.fromkeys(("failed", "crashed", "killed", "preempted", "preempting"), "failed"),
 }
+EXPORTED = {"cell", "key", "status", "role", "metric"}  # columns of `ablate export STUDY`
 NAMES = ("run", "run_name", "run name", "name", "run_id", "experiment")  # columns of names of runs
 
 
@@ -27,7 +36,8 @@ def read(path: Path, wanted: Wanted) -> Source:
     """Return the rows of a table in a file; see `ablate.sheet.sheet` for the formats.
 
     A chart that Weights & Biases exports has a curve in each column. In a table of runs from
-    Weights & Biases the column State gives the status of a run. In a wide table a pattern, or the
+    Weights & Biases the column State gives the status of a run, in one of ablate the column status.
+    In a wide table a pattern, or the
     name of the seed and a number, as in "seed 3", finds the columns of the seeds.
 
     Raises:
@@ -84,14 +94,18 @@ def _steps(source: Source, column: str) -> list[int]:
 
 
 def _with_states(source: Source) -> Source:
-    """Return the source with the states of runs, if it is a table of runs that W&B exports."""
+    """Return the source with the states of runs, if it is a table that W&B or ablate exports."""
     table = source.table
-    if not {"Name", "State"} <= set(table) or not set(table["State"]) <= set(STATES):
+    if {"Name", "State"} <= set(table) and set(table["State"]) <= set(STATES):
+        tool, column, states = "W&B", "State", STATES
+    elif set(table) >= EXPORTED and set(table["status"]) <= set(OF_ABLATE):
+        tool, column, states = "ablate", "status", OF_ABLATE
+    else:
         return source
     recorded = {
-        place: Recorded(status=STATES[state], why=f"W&B: {state}")
-        for place, state in table["State"].items()
-        if STATES[state] != "complete"
+        place: Recorded(status=states[state], why=f"{tool}: {state}")
+        for place, state in table[column].items()
+        if states[state] != "complete"
     }
     return dataclasses.replace(source, recorded=recorded)
 

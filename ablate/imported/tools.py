@@ -10,7 +10,15 @@ from typing import Any
 
 from ablate import readings
 from ablate.errors import AblateError
-from ablate.imported.source import Recorded, Source, Wanted, check_pattern, named, of_runs
+from ablate.imported.source import (
+    OF_ABLATE,
+    Recorded,
+    Source,
+    Wanted,
+    check_pattern,
+    named,
+    of_runs,
+)
 from ablate.store import mlflow, optuna
 
 _ENDED = {"FINISHED": "complete", "FAILED": "failed", "KILLED": "failed"}  # in MLflow; else running
@@ -35,6 +43,8 @@ def read_mlflow(path: Path, wanted: Wanted) -> Source:
         said = named(run["name"], wanted.pattern)
         fields.append(own | said | tags | {k: str(v) for k, v in run["params"].items()})
         status = _ENDED.get(run["status"], "running")
+        if {"key", "cell", "role"} <= tags.keys():  # a run that ablate exported
+            status = OF_ABLATE.get(tags.get("status", ""), status)
         recorded.append(Recorded(run["metrics"], status=status, why=f"MLflow: {run['status']}"))
     return of_runs(str(path), fields, recorded, [str(run["id"]) for run in runs])
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import tomllib
 from collections.abc import Iterator, Sequence
 
 from ablate import metrics
 from ablate.components import CATALOGUE
-from ablate.errors import AblateError
+from ablate.errors import AblateError, written
 from ablate.evaluation import LABELLED, Evaluation, copied, n_scored
 from ablate.plan.model import Cell, Contrast, Text
 from ablate.plan.resolve import meaningful
@@ -71,15 +73,34 @@ def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str
             yield (
                 f"{source.where('base', name)}: {name} has no effect in any cell: it needs {needs}"
             )
-    evaluation, default = study.evaluation, Evaluation()
-    if evaluation.probe != default.probe and not any(
-        cell.config.part("objective").masks or cell.config.part("objective").corrupts
-        for cell in cells
+    yield from _idle_evaluation(study, cells, source)
+
+
+def _idle_evaluation(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
+    """Yield complaints about keys of [eval] by which the objective of no cell measures."""
+    # --size tiny sets keys too, which the file may not have
+    written_keys = tomllib.loads(study.toml).get("eval", {})
+    objectives = [cell.config.part("objective") for cell in cells]
+    without_source = {one.name for one in objectives if not one.has_source}
+    masked = {one.name for one in objectives if one.masks}
+    corrupted = {one.name for one in objectives if one.corrupts}
+    pairs = {one.name for one in objectives if one.pairs}
+    for key, concerned, needed in (
+        ("lengths", without_source, "'causal' or 'masked'"),
+        ("probe.ratio", masked | corrupted, "'masked', 'span' or 'denoise'"),
+        ("probe.mix", masked, "'masked'"),
+        ("probe.kind", masked, "'masked'"),
+        ("decoded", pairs, "'pairs'"),
+        ("beams", pairs, "'pairs'"),
     ):
-        yield (
-            f"{source.where('eval', 'probe')}: probe has no effect: no cell has objective ="
-            " 'masked', 'span' or 'denoise'"
-        )
+        asked = (study.evaluation, Evaluation())
+        value, default = (functools.reduce(getattr, key.split("."), one) for one in asked)
+        if value != default and not concerned and key.partition(".")[0] in written_keys:
+            shown = list(value) if isinstance(value, tuple) else value
+            yield (
+                f"{source.where('eval', *key.split('.'))}: {key} = {written(shown)} has no effect:"
+                f" no cell has objective = {needed}; remove it"
+            )
 
 
 def _lengths(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:

@@ -179,7 +179,7 @@ def _sections(data: ReportData, figure_set: FigureSet) -> list[Section]:
         Section("stream", "Inside the model", figures=plots.blocks(figure_set, data)),
         Section(
             "tuning",
-            "Learning rates",
+            sentence(data.tuned.values),
             paragraphs=tuned.paragraphs(data),
             figures=plots.tuning(figure_set, data),
             tables=_full(tuned.rates(data), tuned.changed(data), tuned.by_rate(data)),

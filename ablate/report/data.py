@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ablate import analysis
 from ablate.analysis import Findings, StudyData
 from ablate.analysis.curves import Scaled, scaled
-from ablate.report.labels import MetricLabels, metric_labels
+from ablate.components import CATALOGUE
+from ablate.report.labels import MetricLabels, TunedLabels, metric_labels
+from ablate.study import tuned_field
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -28,6 +30,20 @@ class ReportData(StudyData):
     def findings(self) -> Findings:
         """All findings of the study."""
         return analysis.find(self, self.curves_fitted)
+
+    @cached_property
+    def objectives(self) -> list[Any]:
+        """The components of the compared runs' objectives, without those of a user's own."""
+        row = CATALOGUE["objective"]
+        if "objective" not in self.compared:
+            return []
+        names = sorted(set(self.compared["objective"].dropna()))
+        return [row[name] for name in names if name in row.names]
+
+    @cached_property
+    def tuned(self) -> TunedLabels:
+        """Texts for the field that the study tunes."""
+        return TunedLabels(tuned_field(self.settings))
 
     @cached_property
     def labels(self) -> MetricLabels:

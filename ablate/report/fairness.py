@@ -74,16 +74,22 @@ def _matched(data: ReportData) -> str:
         "flops": "the training FLOPs"
     }
     found = data.findings.of(Mismatch)
-    largest = {
-        text: max((abs(getattr(one, name)) for one in found), default=math.nan)
-        for name, text in counted.items()
-    }
-    if not all(map(math.isfinite, largest.values())):
+    largest, lacking = {}, []
+    for name, text in counted.items():
+        known = [abs(off) for one in found if math.isfinite(off := getattr(one, name))]
+        if known:
+            largest[text] = max(known)
+        if not known or len(known) < len(found):
+            lacking.append(text)
+    if not largest:
         left = "sizes are not known"
     elif apart := [f"{percent(off)} of {name}" for name, off in largest.items() if off >= SAME]:
         left = f"the largest difference from a baseline is {listed(apart)}"
     else:
-        left = "every arm has the parameters and the training FLOPs of its baseline"
+        same = listed(largest) if lacking else "the parameters and the training FLOPs"
+        left = f"every arm has {same} of its baseline"
+    if largest and lacking:
+        left += f"; {listed(lacking)} are not known of every arm"
     if match:
         named = next(iter(counted.values())).removeprefix("the ")
         return (
@@ -115,7 +121,7 @@ def _tuned(data: ReportData) -> str:
         shares = any(len(one.cells) > 1 for one in found)
         first = ", on the first cell of each group" if shares else ""
         lost = [one.group for one in found if not one.trains]
-        none = f" {say('no_rate', lost)}" if lost else ""
+        none = f" {say('no_rate', lost, data.tuned)}" if lost else ""
         tuned = f"Tuned: {_the(field)} {each}{first}, on separate seeds ({chosen}).{none}"
         if field == "lr" or data.study.own:
             return tuned
@@ -170,7 +176,7 @@ def _counted(data: ReportData) -> str:
         ended = int(tuning["status"].isin(["complete", "diverged"]).sum())
         if len(tuning):
             return (
-                f"The learning rates are being tuned: {ended} of {plural(len(tuning), 'run')}"
+                f"The {data.tuned.values} are being tuned: {ended} of {plural(len(tuning), 'run')}"
                 " ended."
             )
         return "No run is registered yet."

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ablate import metrics
+from ablate.study import tuned
 from ablate.units import power
 
 PHRASES = {  # metric → what a sentence calls it; "{at}" is the number behind "@"
@@ -25,6 +26,28 @@ PHRASES = {  # metric → what a sentence calls it; "{at}" is the number behind 
     "novel_accuracy": "novel accuracy of a linear probe",
     "label_accuracy": "label accuracy of a linear probe",
 }
+
+
+@dataclass(frozen=True)
+class TunedLabels:
+    """The texts for the field that a study tunes."""
+
+    field: str  # "lr"
+
+    @property
+    def name(self) -> str:
+        """What a sentence calls it: "learning rate"."""
+        return tuned(self.field)
+
+    @property
+    def short(self) -> str:
+        """A value of it: "rate"."""
+        return "rate" if self.field == "lr" else "value"
+
+    @property
+    def values(self) -> str:
+        """Its values: "learning rates", "values of weight_decay"."""
+        return "learning rates" if self.field == "lr" else f"values of {self.field}"
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+
+import pandas as pd
 
 from ablate.analysis import paired
 from ablate.analysis.records import Best, Contrast, Equivalence, Failures, Tuning
 from ablate.code import short
+from ablate.config import field_info
 from ablate.evaluation import Evaluation
 from ablate.formats import without_folders
 from ablate.plan.commands import deciding
+from ablate.plan.resolve import meaningful
 from ablate.report.data import ReportData
-from ablate.report.labels import plural
+from ablate.report.labels import plural, sentence
 from ablate.study.design import PARTWISE
 from ablate.units import count, listed
 
+# size of a model → the field that has a meaning where the size has one
+SHAPE = {"n_layer": "n_layer", "d_model": "d_model", "n_head": "head_combine", "d_mlp": "d_mlp"}
 # settings of the optimiser that a reader needs to repeat it
 RECIPE = ("weight_decay", "grad_clip", "warmup", "dropout")
 SIGN_FLIP_FROM = 6  # fewest pairs for an exact sign-flip test to reach p < 0.05
@@ -42,23 +49,51 @@ def _training(data: ReportData) -> str:
         return _imported(data)
     texts = {
         name: listed(sorted({without_folders(text) for text in map(str, runs[name])}), "or")
-        for name in ("corpus", "tokenizer", "objective", "schedule", "precision", "n_ctx")
+        for name in ("corpus", "tokenizer", "schedule", "precision", "n_ctx")
     }
     tokens = sorted(set(runs["tokens"]))
     amount = " to ".join(dict.fromkeys((count(tokens[0]), count(tokens[-1]))))
     batch = listed(map(count, sorted(set(runs["batch_tokens"]))), "or")
-    shapes = {name: sorted(set(runs[name])) for name in ("n_layer", "d_model", "n_head", "d_mlp")}
-    shape = listed(f"{name} {listed(values, 'or')}" for name, values in shapes.items())
+    # runs of earlier versions lack fields, which had the default
+    fields = [
+        {str(name): value for name, value in run.items() if value == value}
+        for run in runs.to_dict("records")
+    ]
+    shapes = {
+        name: sorted({run[name] for run in fields if meaningful(about, run)})
+        for name, about in SHAPE.items()
+    }
+    shape = listed(f"{name} {listed(values, 'or')}" for name, values in shapes.items() if values)
     recipe = listed(
         f"{name.replace('_', ' ')} {listed([f'{x:g}' for x in sorted(set(runs[name]))], 'or')}"
         for name in RECIPE
     )
     return (
-        f"Transformers with {texts['objective']} language modelling ({shape}) were trained on"
+        f"{_models(data)} ({shape}) were trained on"
         f" {amount} tokens of {texts['corpus']} ({texts['tokenizer']} tokens, {texts['n_ctx']} a"
-        f" sequence, {batch} a step) by AdamW with a {texts['schedule']} schedule, in"
+        f" sequence, {batch} a step) by {_levels(runs, 'optimiser', {'adamw': 'AdamW'})} with a"
+        f" {texts['schedule']} schedule, in"
         f" {texts['precision']}: {recipe}. {_held_out(data)}"
     )
+
+
+def _models(data: ReportData) -> str:
+    """Return what was trained for what: "Transformers with causal language modelling"."""
+    models = _levels(data.compared, "architecture", {"transformer": ""})
+    objectives = _levels(data.compared, "objective", {})
+    sources = any(one.has_source for one in data.objectives)
+    return (
+        (f"Models of architecture {models}" if models else "Transformers")
+        + " with "
+        + (f"the objective {objectives}" if sources else f"{objectives} language modelling")
+    )
+
+
+def _levels(runs: pd.DataFrame, factor: str, called: Mapping[str, str]) -> str:
+    """Return the levels of a factor; runs of earlier versions lack it, and had its default."""
+    default = field_info(factor).default
+    levels = sorted(set(runs[factor].fillna(default))) if factor in runs else [default]
+    return called.get(levels[0], levels[0]) if len(levels) == 1 else listed(levels, "or")
 
 
 def _script(data: ReportData) -> str:
@@ -107,22 +142,29 @@ def _held_out(data: ReportData) -> str:
         for split, tokenizer in zip(known, runs["tokenizer"], strict=True)
     }
     evaluation = Evaluation.model_validate_json(data.study.evaluation)
+    decoded = (
+        f" The targets of up to {count(evaluation.decoded)} held-out pairs are decoded, by beams of"
+        f" width {listed(evaluation.beams)}."
+        if any(one.pairs for one in data.objectives)
+        else ""
+    )
     return " ".join(sorted(splits)) + (
-        f" The final loss is measured on up to {count(evaluation.n_final)} tokens of it."
+        f" The final loss is measured on up to {count(evaluation.n_final)} tokens of it.{decoded}"
     )
 
 
 def _tuning(data: ReportData) -> list[str]:
     if not data.findings.of(Tuning):
         return []
+    one = data.tuned.short
     return [
-        "Learning rates were tuned on seeds that are not compared: first rates evenly spaced on a"
-        " log scale, then further steps while the best rate was at the edge, then rates around the"
-        " best. The rate is the minimum of a curve over the log rate that was fitted to the runs of"
-        " all tuning seeds, away from rates at which runs diverge. The root mean square regret of"
-        " the choice is part of the standard error of every contrast whose arms have rates of their"
-        " own; the effect is that of the arms at their best rates. A chosen rate was stored before"
-        " any compared run used it."
+        f"{sentence(data.tuned.values)} were tuned on seeds that are not compared: first {one}s"
+        f" evenly spaced on a log scale, then further steps while the best {one} was at the edge,"
+        f" then {one}s around the best. The {one} is the minimum of a curve over the log {one} that"
+        f" was fitted to the runs of all tuning seeds, away from {one}s at which runs diverge. The"
+        " root mean square regret of the choice is part of the standard error of every contrast"
+        f" whose arms have {one}s of their own; the effect is that of the arms at their best"
+        f" {one}s. A chosen {one} was stored before any compared run used it."
     ]
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 from ablate import figures
 from ablate.analysis.records import SeedGroups, Tuning
 from ablate.analysis.tuning import group_names
+from ablate.components import CATALOGUE
 from ablate.figures.cost import front
 from ablate.paths import file_name
 from ablate.report.data import ReportData
@@ -331,11 +332,24 @@ def _positions(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         "Each mark is the mean over positions from its own to the next mark's; the axis is"
         f" logarithmic. {BAND}"
     )
+    if _reads_apart(data):
+        return []
     found = _finals(data, "loss_at_position", "position")
     panels = [Panel(*part) for part in _strata(data, found, "position")]
     title = "Held-out loss over the position in the context"
     label = "held-out loss (nats per token)"
     return figure_set.panels("positions", title, caption, figures.positions, panels, label=label)
+
+
+def _reads_apart(data: ReportData) -> bool:
+    """Return whether positions differ between arms: some decoders read source and target, other
+    ones the target alone.
+    """
+    if not any(one.pairs for one in data.objectives):
+        return False
+    row = CATALOGUE["architecture"]
+    encode = [name for name in row.names if row[name].encodes]
+    return bool(data.compared["architecture"].isin(encode).nunique() > 1)
 
 
 def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
@@ -353,9 +367,10 @@ def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     chosen = {one.cells[0]: one.lr for one in data.findings.of(Tuning)}
     field = tuned_field(data.settings)
     frame = frame.assign(lr=frame[field].astype(float)) if field in frame else frame
+    short = data.tuned.short
     caption = (
         "Runs made to tune, on seeds that are not compared; mark: mean over them. Ring: the chosen"
-        " rate. A cross at the edge is a rate at which a run diverged."
+        f" {short}. A cross at the edge is a {short} at which a run diverged."
     )
     look = {
         "hue": "group",

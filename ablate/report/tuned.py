@@ -25,15 +25,17 @@ def paragraphs(data: ReportData) -> list[str]:
     rates = data.findings.of(Tuning)
     sentences = list(_cost(data))
     if any(len(one.cells) > 1 for one in rates):
-        sentences.append(say("tuning_shared"))
+        sentences.append(say("tuning_shared", data.tuned))
     if untrained := [one.group for one in rates if not one.trains]:
-        sentences.append(say("no_rate", untrained))
+        sentences.append(say("no_rate", untrained, data.tuned))
     if edge := [one.group for one in rates if one.at_edge and one.trains]:
-        sentences.append(say("at_edge", edge))
-    sentences += [say("left_range", one) for one in rates if one.left_range and one.trains]
+        sentences.append(say("at_edge", edge, data.tuned))
+    sentences += [
+        say("left_range", one, data.tuned) for one in rates if one.left_range and one.trains
+    ]
     if cliff := [one.group for one in rates if one.near_cliff and one.trains]:
-        sentences.append(say("near_cliff", cliff))
-    sentences += [say("by_rate", part, data.labels) for part in _at_rates(data)]
+        sentences.append(say("near_cliff", cliff, data.tuned))
+    sentences += [say("by_rate", part, data.labels, data.tuned) for part in _at_rates(data)]
     for frame in grouped(data.findings.of(TuningChange), lambda one: one.stratum):
         sentences += _changed(data, frame)
     return sentences
@@ -47,7 +49,7 @@ def _at_rates(data: ReportData) -> list[list[EffectAtRate]]:
 
 def by_rate(data: ReportData) -> Table:
     """Return a table of every contrast at the rates around those that were chosen."""
-    several = any(data.strata)
+    several, short = any(data.strata), data.tuned.short
     rows: list[tuple[str | Value, ...]] = [
         (
             *((one.stratum,) if several else ()),
@@ -68,16 +70,17 @@ def by_rate(data: ReportData) -> Table:
     ]
     return Table(
         "effects-by-rate",
-        f"Differences in {data.labels.axis} if both arms are trained at one learning rate, at the"
-        " rates within a step of either arm's own, on the seeds that tuned.",
+        f"Differences in {data.labels.axis} if both arms are trained at one"
+        f" {'learning rate' if short == 'rate' else f'value of {data.tuned.name}'}, at the"
+        f" {short}s within a step of either arm's own, on the seeds that tuned.",
         (
             *(("stratum",) if several else ()),
-            *("level", "baseline", "learning rate", "seeds", "difference", "95% interval"),
+            *("level", "baseline", data.tuned.name, "seeds", "difference", "95% interval"),
         ),
         tuple(rows),
-        "SELECT stratum, cell, lr, avg(metric) AS metric, count(*) AS seeds\nFROM all_runs\n"
-        f"WHERE study = {quoted(data.study.name)} AND role = 'tune' AND status = 'complete'\n"
-        "GROUP BY cell, lr;",
+        f"SELECT stratum, cell, {data.tuned.field}, avg(metric) AS metric, count(*) AS seeds\nFROM"
+        f" all_runs\nWHERE study = {quoted(data.study.name)} AND role = 'tune' AND status ="
+        f" 'complete'\nGROUP BY cell, {data.tuned.field};",
         folded=len(rows) > FOLDED,
     )
 
@@ -92,7 +95,7 @@ def _cost(data: ReportData) -> Iterator[str]:
 
 def rates(data: ReportData) -> Table:
     """Return a table of the chosen learning rates, with the rates tried and the sensitivity."""
-    called = names(data)
+    called, short = names(data), data.tuned.short
     rows: list[tuple[str | Value, ...]] = []
     for one in data.findings.of(Tuning):
         diverged = sum(not math.isfinite(loss) for loss in one.losses)
@@ -115,15 +118,16 @@ def rates(data: ReportData) -> Table:
         )
     return Table(
         "rates",
-        "The learning rate of each group: the minimum of a curve over the log rate, fitted to"
+        f"The {data.tuned.name} of each group:"
+        f" the minimum of a curve over the log {short}, fitted to"
         f" {data.labels.axis} on seeds that are not compared, before any compared run used it."
         " Error: what the luck of this choice adds to the error of the group's metric. Sensitivity:"
-        " the mean over the study file's rates of min(loss, ln n_vocab) minus the smallest of them,"
-        " in nats per token (Wortsman et al. 2023).",
+        f" the mean over the study file's {short}s of min(loss, ln n_vocab) minus the smallest of"
+        " them, in nats per token (Wortsman et al. 2023).",
         (
             "group",
             "chosen",
-            "rates tried",
+            f"{short}s tried",
             "diverged",
             data.labels.phrase,
             "error",
@@ -142,7 +146,7 @@ def changed(data: ReportData) -> Table:
     """Return a table of every arm at its baseline's best rate and at its own."""
     rows: list[tuple[str | Value, ...]] = []
     compared = {one.cell: one for one in data.findings.of(Contrast)}
-    several = any(data.strata)
+    several, short = any(data.strata), data.tuned.short
     seeds = max((len(one.seeds) for one in data.findings.of(Tuning)), default=0)
     for frame in grouped(data.findings.of(TuningChange), lambda one: one.stratum):
         base = frame[0]
@@ -165,21 +169,21 @@ def changed(data: ReportData) -> Table:
             )
     return Table(
         "tuning-changed",
-        f"What tuning changed: {data.labels.axis} at one rate for all, the best of the baseline"
-        " among those that every arm was trained with, and at each arm's own rate; then the"
-        f" difference from the baseline at either. These are of {plural(seeds, 'seed')} that tuned:"
-        " the choice partly follows the noise there, which favours the chosen rate. The last"
-        " column is the effect at the arms' own rates with its 95% interval, on the seeds that are"
-        " compared.",
+        f"What tuning changed: {data.labels.axis} at one {short} for all, the best of the"
+        " baseline among those that every arm was trained with, and at each arm's own"
+        f" {short}; then the difference from the baseline at either. These are of"
+        f" {plural(seeds, 'seed')} that tuned: the choice partly follows the noise there, which"
+        f" favours the chosen {short}. The last column is the effect at the arms' own {short}s with"
+        " its 95% interval, on the seeds that are compared.",
         (
             *(("stratum",) if several else ()),
-            *("arm", "shared rate", "own rate", "at the shared", "at its own"),
+            *("arm", f"shared {short}", f"own {short}", "at the shared", "at its own"),
             *("difference, shared", "difference, own", "effect, own"),
         ),
         tuple(rows),
-        "SELECT stratum, cell, lr, avg(metric) AS metric, sum(status = 'diverged') AS"
-        f" diverged\nFROM all_runs\nWHERE study = {quoted(data.study.name)} AND role ="
-        " 'tune'\nGROUP BY cell, lr;",
+        f"SELECT stratum, cell, {data.tuned.field}, avg(metric) AS metric, sum(status = 'diverged')"
+        f" AS diverged\nFROM all_runs\nWHERE study = {quoted(data.study.name)} AND role ="
+        f" 'tune'\nGROUP BY cell, {data.tuned.field};",
     )
 
 
@@ -197,7 +201,7 @@ def _changed(data: ReportData, frame: list[TuningChange]) -> Iterator[str]:
     """Yield which arms diverge without tuning, and which difference tuning changed most."""
     base, others = frame[0], frame[1:]
     if lost := [one.arm for one in others if math.isnan(one.at_shared)]:
-        yield say("diverged_at_shared", base, lost)
+        yield say("diverged_at_shared", base, lost, data.tuned)
     whole = [one for one in others if not math.isnan(one.at_shared + one.at_own)]
     if not whole:
         return
@@ -207,7 +211,7 @@ def _changed(data: ReportData, frame: list[TuningChange]) -> Iterator[str]:
 
     most = max(whole, key=lambda one: abs(moved(one)))
     if moved(most) == 0:
-        yield say("tuning_equal", base)
+        yield say("tuning_equal", base, data.tuned)
     else:
         effect = next((one for one in data.findings.of(Contrast) if one.cell == most.cell), None)
-        yield say("tuning_change", base, most, data.labels, effect)
+        yield say("tuning_change", base, most, data.labels, data.tuned, effect)

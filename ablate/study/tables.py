@@ -288,6 +288,11 @@ def tune(
     field = tuned_field({"tune": raw})
     with located(source, "tune", field):
         number_type, leaves = names.tuned(field)
+    if field != "lr" and "lr" in raw:
+        raise AblateError(
+            f"{source.where('tune', 'lr')}: [tune] finds one number, and has {field} and lr; keep"
+            " one, and give the other in [base]"
+        )
     named = {"lr" if key == field else key: value for key, value in raw.items()}
     table = table_of(source, TuneTable, named, "tune", "[tune]")
     if field in base:

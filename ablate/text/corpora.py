@@ -331,8 +331,10 @@ def _rows(source: Source) -> str:
         return (
             "rows are lines of running text and were joined; headings of WikiText begin documents"
         )
-    if source.reading.rows == "auto" and readers.single_lines(
-        first.files, first.format, source.reading
+    if (
+        source.reading.rows == "auto"
+        and not source.reading.pairs
+        and readers.single_lines(first.files, first.format, source.reading)
     ):
         return (
             "each row is one line and was taken as a document, so that lines are shuffled apart;"

@@ -103,8 +103,9 @@ def lines(corpus: Corpus, found: Description) -> list[str]:
         said.append(f"Mended as it was read: {listed(_mended(corpus))}")
     if corpus.fields:
         skipped = f"; rows without text, skipped: {corpus.n_without_text:,}"
+        field = "field" if len(corpus.fields) == 1 else "fields"
         said.append(
-            f"Read: the field {listed(f'{field!r:.60}' for field in corpus.fields)}"
+            f"Read: the {field} {listed(f'{one!r:.60}' for one in corpus.fields)}"
             + (skipped if corpus.n_without_text else "")
         )
     if corpus.rows:

@@ -22,7 +22,7 @@ from ablate.errors import AblateError, unknown, written
 from ablate.kinds import Run, kind
 from ablate.model.transformer import model_of
 from ablate.text.pairs import marks
-from ablate.text.tokenizers import Bytes, byte_level
+from ablate.text.tokenizers import Bytes, byte_level, is_own
 from ablate.train.weights import About
 from ablate.trained.architectures import ARCHITECTURES, Architecture, architecture_of, library
 from ablate.trained.model import Model
@@ -39,6 +39,7 @@ def save(model: Model, folder: Path) -> str:
     load them.
 
     A tokenizer of bytes becomes a tokenizer of UTF-8 text with 256 tokens, one for each byte.
+    A tokenizer of the user's own is Python code, and is left out.
 
     Args:
         model: The model.
@@ -66,7 +67,8 @@ def save(model: Model, folder: Path) -> str:
         theirs.tie_weights()
     _compare(model.transformer, model.config, theirs, model.config.n_ctx, "nothing was saved")
     of = model.tokenizer
-    tokenizer = tokenizer_for(of, model.config) if of.inner is not None else None
+    known = of.inner is not None and not is_own(of.name)
+    tokenizer = tokenizer_for(of, model.config) if known else None
     if model.config.part("architecture").encodes:
         _start(model, theirs)
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -69,7 +69,21 @@ class Model(nn.Module):
 
         Returns:
             [B, T, V] in the precision of the weights.
+
+        Raises:
+            AblateError: A source is missing, or the model has no encoder to read it.
         """
+        encodes = self.config.part("architecture").encodes
+        if encodes and source is None:
+            raise AblateError(
+                f"a model with architecture = {self.config.architecture!r} reads a source: call"
+                " model(tokens, source)"
+            )
+        if source is not None and not encodes:
+            raise AblateError(
+                f"a model with architecture = {self.config.architecture!r} has no encoder for a"
+                " source: put it before the tokens"
+            )
         given = tokens[None]
         beside = None if source is None else source[None]
         return self.logits(given, self._documents.starts(given), beside)

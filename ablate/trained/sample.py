@@ -45,10 +45,17 @@ def sample(
 
     Raises:
         AblateError: A causal model gets a mask, a masked one gets none or more text than n_ctx
-            tokens, or the tokenizer cannot encode the text.
+            tokens, the model was trained to restore corrupted text, or the tokenizer cannot encode
+            the text.
     """
     special = model.tokenizer.special
-    if model.config.part("objective").pairs or special.target is not None:
+    objective = model.config.part("objective")
+    if objective.corrupts and special.target is None:
+        raise AblateError(
+            f"a model with objective = {objective.name!r} restores corrupted text, and continues"
+            " none; in Python, load_model(RUN)(tokens, source) gives its logits"
+        )
+    if objective.pairs or special.target is not None:
         if temperature is not None or top_k is not None:
             raise AblateError(
                 "this model decodes a target without random choices: use beam instead"
