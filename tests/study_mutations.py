@@ -15,6 +15,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ablate.components import CATALOGUE
+from ablate.components.presets import PRESET, PRESETS
 from ablate.evaluation import Evaluation
 from ablate.metrics import METRICS
 from ablate.study.design import DESIGNS
@@ -84,13 +85,13 @@ OTHERS = (
     [f"level {n}" for n in range(400)],
 )
 LEVELS = sorted({level.name for row in CATALOGUE.values() for level in row.levels})
-WORDS = [*LEVELS, *CATALOGUE, *BUDGETS, *DESIGNS, *METRICS, *TEXTS]
+WORDS = [*LEVELS, *PRESETS, *CATALOGUE, *BUDGETS, *DESIGNS, *METRICS, *TEXTS]
 _TABLES = (
     *(StudyFile, CrossedTable, Evaluation, FitTable, MatchTable, ReportTable, SeedsTable),
     TuneTable,
 )
 KEYS = sorted(
-    {*CATALOGUE, *BUDGETS, "size", "heads", "max_epochs", "", "a b", "é", "\x00"}.union(
+    {*CATALOGUE, *BUDGETS, PRESET, "size", "heads", "max_epochs", "", "a b", "é", "\x00"}.union(
         *(table.model_fields for table in _TABLES)
     )
 )
@@ -131,8 +132,9 @@ def _change(draw: st.DrawFn, raw: dict[str, Any]) -> None:
     old = holder.get(key) if isinstance(holder, dict) else holder[key]
     how = draw(st.sampled_from(["level", "level", *HOW]))
     if how == "level" and isinstance(table := raw.get("base"), dict):
-        name = draw(st.sampled_from(sorted(CATALOGUE)))
-        values = [level.name for level in CATALOGUE[name].levels] or [1, 2, 8, 64, 0.1, 1e-3]
+        name = draw(st.sampled_from(sorted([*CATALOGUE, PRESET])))
+        levels = [level.name for level in CATALOGUE[name].levels] if name in CATALOGUE else PRESETS
+        values = list(levels) or [1, 2, 8, 64, 0.1, 1e-3]
         table[name] = draw(st.sampled_from(values))
     elif how == "number" and type(old) in (int, float):
         holder[key] = draw(st.sampled_from([old * 2, old + 1, old / 3, -old, old * 1e6, 1, 3]))
