@@ -200,6 +200,23 @@ def test_training_changes_what_its_method_trains_and_no_bit_else(method: str) ->
     assert losses[8] < losses[4] < np.log(2)
 
 
+CHANGES: list[tuple[str, dict[str, Any]]] = [
+    *(("full", {"method": method}) for method in STARTING if method not in ("full", "scratch")),
+    *(("full", {"pooling": "last"}), ("full", {"labels": 20}), ("full", {"seed": 1})),
+    *(("full", {"finetune_steps": 5}), ("full", {"finetune_lr": 1e-2})),
+    *(("full", {"finetune_batch": 4}), ("full", {"warmup": 0.5}), ("full", {"weight_decay": 0.9})),
+    *(("adapter", {"adapter_size": 3}), ("lora", {"lora_rank": 1})),
+]
+
+
+@pytest.mark.parametrize(("method", "change"), CHANGES, ids=str)
+def test_every_field_of_a_task_changes_the_numbers(method: str, change: dict[str, Any]) -> None:
+    of = {"method": method, "n_class": 2, "finetune_steps": 4, "finetune_batch": 8}
+    plain, changed = (finetuned(config(**fields))[1].series("task_loss")
+                      for fields in (of, of | change))  # fmt: skip
+    assert list(plain.values()) != list(changed.values())
+
+
 def test_micro_batches_train_as_a_whole_batch_does() -> None:
     of = config(method="full", n_class=2, finetune_steps=4, finetune_batch=8, batch_tokens=48)
     whole, parts = (finetuned(of, micro_batch=n)[1] for n in (0, 3))
