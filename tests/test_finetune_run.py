@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_helpers import Run
 from finetune_study import BASE, folder_of, planned, table, train
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -33,7 +34,9 @@ ORDER BY run
 """
 
 
-def test_parents_are_trained_once_and_children_from_their_weights(tmp_path: Path) -> None:
+def test_parents_are_trained_once_and_children_from_their_weights(
+    ablate: Run, tmp_path: Path
+) -> None:
     folder, db = folder_of(tmp_path), tmp_path / "ablate.db"
     made = planned(folder, seeds=2)
     outcome, said = train(made, db)
@@ -63,6 +66,18 @@ def test_parents_are_trained_once_and_children_from_their_weights(tmp_path: Path
     kept = sorted(path.name for path in (tmp_path / "ablate.weights").iterdir())
     parents = {one.run.key for one in made.runs if one.role == "pretrain"}
     assert kept == sorted(f"{key[:12]}-final.safetensors" for key in parents)
+
+    assert ablate("report", "tuned", "--db", str(db))[0] == 0
+    report = (tmp_path / "results" / "tuned" / "report.md").read_text()
+    assert "were pre-trained on 2.56k tokens" in report and "trained on the task task.csv" in report
+    child, parent = (
+        next(row[0] for row in rows(db, f"SELECT run, role FROM all_runs WHERE {where}"))
+        for where in ("cell = 'method=lora' AND role = 'compare'", "role = 'pretrain'")
+    )
+    assert (
+        f"the weights of run {parent} (complete)" in ablate("show", str(child), "--db", str(db))[1]
+    )
+    assert "Runs that start from" in ablate("show", str(parent), "--db", str(db))[1]
 
     again, said = train(made, db)
     assert again.exit_code == 0 and len(rows(db, "SELECT id FROM attempt")) == 12

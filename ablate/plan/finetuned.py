@@ -17,6 +17,7 @@ from ablate.study import Fields, Study
 from ablate.study.source import Source, located
 from ablate.text import labels, sources
 from ablate.text.labels import LabelledTexts
+from ablate.units import listed
 
 
 @dataclass
@@ -109,9 +110,16 @@ def shared_rate(cells: Sequence[Cell]) -> Iterator[Confound]:
 def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
     """Return sentences about the pre-trained runs, and how many parameters are trained."""
     pretrained = parents(cells)
-    trained = {cell.label: sizes.finetuned(cell.config).trained for cell in cells}
-    each = "; ".join(f"{label} {n:,}" for label, n in trained.items() if n is not None)
-    return (f"Trained on the task: {each} parameters", *of_transformers.notes(study, pretrained))
+    alike: dict[int, list[str]] = {}
+    for cell in cells:
+        if (n := sizes.finetuned(cell.config).trained) is not None:
+            alike.setdefault(n, []).append(cell.label)
+    each = [
+        f"{n:,} in {found[0]!r}" + (f" and {len(found) - 1} more" if found[1:] else "")
+        for n, found in alike.items()
+    ]
+    trained = [f"Parameters trained on the task: {listed(each)}"] if each else []
+    return (*trained, *of_transformers.notes(study, pretrained))
 
 
 def parents(cells: Sequence[Cell]) -> tuple[Cell, ...]:

@@ -92,7 +92,8 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
             continue
         at = f" at {stratum}" if stratum else ""
         series = "held-out loss" if part["series"].iloc[0] == "loss" else "training loss"
-        label = f"{series} (nats per token)"
+        unit = "text" if data.study.kind == "finetune" else "token"
+        label = f"{series} (nats per {unit})"
         if data.study.own:
             series = label = data.study.reported
         comparable = data.study.own or data.compared["mask_ratio"].nunique() == 1
