@@ -341,6 +341,20 @@ def test_the_content_of_a_task_and_not_its_name_is_part_of_a_key(tmp_path: Path)
     assert keys >= {one.run.key for one in runs if one.role == "pretrain"}
 
 
+def test_a_search_for_the_rate_of_the_task_tunes_children_from_parents_of_its_seeds(
+    tmp_path: Path,
+) -> None:
+    methods = 'method = ["scratch", "full"]\n[tune]\nfinetune_lr = [1e-3, 1e-1]\npoints = 3'
+    made = planned(folder_of(tmp_path), f'{methods}\nseeds = 1\nper = "cell"')
+    tune = made.study.tune
+    assert tune and tune.up and tune.down, "the search may leave the range"
+    roles = Counter(one.role for one in made.runs)
+    assert roles == {"tune": 6, "pretrain": 1}
+    (parent,) = (one.run for one in made.runs if one.role == "pretrain")
+    assert {one.run.parent for one in made.runs if one.cell == "method=full"} == {parent.key, ""}
+    assert not [one for one in made.confounds if "share finetune_lr" in one.text]
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no task": ({"task": ""}, "line 18: .*it is not a file"),
     "misspelt task": ({"task": "erra"}, "'erra'; did you mean 'era'.*novel, era"),

@@ -140,6 +140,11 @@ class FinetuneNames(TransformerNames):
 
     finetunes = True
 
+    def tuned(self, name: str) -> tuple[type | None, bool]:
+        """See `Names.tuned`: a search for a learning rate may leave the range of the file."""
+        number_type, leaves = super().tuned(name)
+        return number_type, leaves or name == "finetune_lr"
+
 
 class FreeNames:
     """Fields with names of the user's own: numbers, truth values and text; see `Names`."""
