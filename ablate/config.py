@@ -127,6 +127,8 @@ class RunConfig(BaseModel):
     warmup: float = Limits(0.05, ge=0, le=1)
     schedule: Choice = "cosine"
     precision: Choice = "float32"
+    method: Choice = "none"
+    pooling: Choice = "mean"
     seed: int = Limits(0, ge=0, lt=1 << 31)
     init_seed: int | None = Limits(None, ge=0, lt=1 << 31)  # None: seed
     data_seed: int | None = Limits(None, ge=0, lt=1 << 31)  # None: seed

@@ -15,6 +15,14 @@ PASSAGE = 128
 HELD_OUT_BLOCK = 1024
 # the linear probe on a study's own texts, and the share of its commonest class
 LABELLED, CHANCE = "label_accuracy", "label_chance"
+# finals of a fine-tuned run → whether they are of the model that it starts from
+TASK_FINALS = {
+    "task_loss": False,
+    "task_accuracy": False,
+    "task_chance": False,
+    "pretraining_loss": True,
+    "forgetting": True,
+}
 FILLED_IN = ("probe_csv_hash", "own")  # what no study file sets
 # tokens of the copy probe for each held-out token that an evaluation reads
 COPY_SHARE = 1 / 8

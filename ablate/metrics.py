@@ -27,6 +27,7 @@ class Metric:
     meaning: str
     at: str = ""  # what a parameter after "@" means, "" if it has none
     downstream: bool = False  # a linear probe on frozen features
+    task: bool = False  # of fine-tuned runs alone
     made: Any = None  # the class or function that measures it, of a user's own
     origin: str = ""  # label of the code that it comes from, where that is not ablate
 
@@ -147,6 +148,41 @@ _ROWS = (
         "max",
         "share",
         "share of the commonest label among the texts that `label_accuracy` is tested on",
+    ),
+    Metric(
+        "task_loss",
+        "min",
+        "nats per text",
+        "fine-tuning: cross-entropy of the classes of held-out texts",
+        task=True,
+    ),
+    Metric(
+        "task_accuracy",
+        "max",
+        "share",
+        "fine-tuning: share of held-out texts whose class the model ranks first",
+        task=True,
+    ),
+    Metric(
+        "task_chance",
+        "max",
+        "share",
+        "share of held-out texts of the class that is commonest among the texts to train on",
+        task=True,
+    ),
+    Metric(
+        "pretraining_loss",
+        "min",
+        "nats per token",
+        "loss of the pre-training on its held-out text, after fine-tuning",
+        task=True,
+    ),
+    Metric(
+        "forgetting",
+        "min",
+        "nats per token",
+        "what fine-tuning adds to the held-out loss of the pre-training",
+        task=True,
     ),
 )
 

@@ -22,7 +22,7 @@ from ablate.errors import unknown
 from ablate.store import decisions as stored
 from ablate.store import names as known
 from ablate.store import rows
-from ablate.study import kind_of
+from ablate.study import OWN, kind_of
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -82,7 +82,7 @@ class StudyRow:
     @property
     def own(self) -> bool:
         """Whether its runs are not ablate's: of a script, or imported. It knows little of them."""
-        return self.kind != "transformer"
+        return self.kind in OWN
 
     @property
     def reported(self) -> str:
@@ -98,8 +98,8 @@ def load(study: str, db: Source = None, *, role: str | None = "compare") -> pd.D
         study: Name of the study.
         db: A database, its path or URL; None for $ABLATE_DB, else results/ablate.db.
         role: "compare" for the runs that are compared, "tune" for those that tuned a learning
-            rate, "all" for both. Tuning runs have other seeds and rates: a mean over both says
-            nothing.
+            rate, "pretrain" for those that others start from, "all" for all. Tuning runs have other
+            seeds and rates: a mean over both says nothing.
 
     Returns:
         The columns of the view `runs`, a column for each factor, and `arm`. A factor's column is an
@@ -395,8 +395,9 @@ def _frame(answer: rows.Rows) -> pd.DataFrame:
 
 def _role(role: str | None) -> str | None:
     """A role as the store names it: None for all."""
-    if role not in ("compare", "tune", "all", None):
-        raise unknown("role", str(role), ["compare", "tune", "all"])
+    roles = ["compare", "tune", "pretrain", "all"]
+    if role not in (*roles, None):
+        raise unknown("role", str(role), roles)
     return None if role == "all" else role
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ablate.components import CATALOGUE, Component, Counts
 from ablate.config import LOADED_FIELDS, RunConfig
@@ -95,6 +96,46 @@ def _count(config: RunConfig) -> Sizes:
     )
 
 
+@dataclass(frozen=True)
+class FinetunedSizes:
+    """How large a fine-tuned model is: all parameters, and those that are trained, if known."""
+
+    params: int
+    trained: int | None
+
+
+def finetuned(config: Any) -> FinetunedSizes:
+    """Return the sizes of a run with a level of `method`: its model with a linear classifier.
+
+    The head of the pre-trained model is not trained: nothing of a task passes through it.
+    """
+    part, c = config.part, config.d_model
+    method, size = part("method"), count(config)
+    new = method.added(config) + c * config.n_class + config.n_class
+    try:
+        trained = new
+        if method.trains == "all":
+            trained += size.params - _head(config)
+        elif method.trains == "norms":
+            trained += _norms(config)
+    except _Unknown:
+        return FinetunedSizes(size.params + new, None)
+    return FinetunedSizes(size.params + new, trained)
+
+
+def _head(config: RunConfig) -> int:
+    """Return the parameters of a model's head: none of its own where it is the embedding's."""
+    factors = ("tie_embeddings", "mlm_head_transform")
+    return sum(_ask(config.part(name), config, config.d_model).params for name in factors)
+
+
+def _norms(config: RunConfig) -> int:
+    """Return the parameters of the norms of blocks, and of the final one."""
+    widths = _norm_widths(config) * config.n_layer
+    widths += [config.d_model] * config.part("norm").final
+    return sum(_ask(config.part("norm_kind"), config, width).params for width in widths)
+
+
 def train_flops(config: RunConfig) -> int | None:
     """Return the FLOPs of a run: three forward passes a token, for a backward pass costs two.
 
@@ -176,16 +217,22 @@ def _stated(config: RunConfig) -> Parts:
 def _block(config: RunConfig) -> Counts:
     """Return the sizes of a block of one stack: attention and MLP, norms, dropout."""
     part, c = config.part, config.d_model
-    topology, placement = part("topology"), part("norm")
+    topology = part("topology")
     read = topology.mlp_inputs * c
     block = _ask(part("architecture"), config, c) + Counts(products=c) + _ask(topology, config, c)
     block += _ask(part("mixer"), config, c) + part("position").block_sizes(config)
     block += part("document_mask").block_sizes(config)
     block += _ask(part("mlp"), config, read) + _ask(part("outer_activation"), config, c)
-    widths = [c, read] * placement.inputs + [c, c] * placement.outputs
-    for width in widths + [c] * topology.joins * placement.joins:
+    for width in _norm_widths(config):
         block += _ask(part("norm_kind"), config, width)
     return block + Counts(bytes=2 * c if config.dropout else 0)
+
+
+def _norm_widths(config: RunConfig) -> list[int]:
+    """Return the width of each norm of a block."""
+    topology, placement, c = config.part("topology"), config.part("norm"), config.d_model
+    widths = [c, topology.mlp_inputs * c] * placement.inputs + [c, c] * placement.outputs
+    return widths + [c] * topology.joins * placement.joins
 
 
 def _cross(config: RunConfig) -> Counts:

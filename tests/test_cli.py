@@ -101,7 +101,10 @@ def files(folder: Path) -> set[Path]:
         (["plan", "x", "--size"], ["--size takes a value: tiny"]),
         (["query", "--format"], ["--format takes a value: table|csv"]),
         (["run", "x", "--fail-fast=3"], ["--fail-fast takes no value"]),
-        (["export", "x", "-", "--role", "ro le"], ["--role = ro le", "'compare', 'tune', 'all'"]),
+        (
+            ["export", "x", "-", "--role", "ro le"],
+            ["--role = ro le", "'compare', 'tune', 'pretrain'"],
+        ),
         (["db", "thin", "--keep", "1"], ["--keep = 1", "2"]),
         (["db", "thin", "--keep=two"], ["--keep = two", "integer"]),
         (["power", "x", "--effect", "1", "--effect", "b"], ["--effect = 1, b", "number"]),

@@ -28,7 +28,7 @@ def run(number: int, **fields: object) -> Candidate:
         "failures": 0,
         "losses": 0,
         "checkpoint": False,
-        "parent_complete": True,
+        "parent": "",
     }
     return Candidate(number, run_of(config), **(defaults | own))
 
@@ -105,12 +105,12 @@ def test_runs_that_left_a_checkpoint_together_go_on_together(four: None) -> None
 
 def test_a_child_waits_for_its_parent() -> None:
     scheduler = Scheduler()
-    child = run(1, parent_complete=False)
+    child = run(1, parent="running")
     assert numbers(scheduler.next([child, run(2)], {}, slots(CPU))) == [2]
     assert scheduler.next([child], {}, slots(CPU)) is None
     assert not scheduler.done([child], running=1), "its parent may be what is running"
     assert scheduler.done([child], running=0), "its parent has failed"
-    assert numbers(scheduler.next([run(1)], {}, slots(CPU))) == [1]
+    assert numbers(scheduler.next([run(1, parent="complete")], {}, slots(CPU))) == [1]
 
 
 # -- what an outcome means -------------------------------------------------------------------------

@@ -16,6 +16,7 @@ ORDER = re.findall(r"^\| `(\w+)/?` \|", TABLE, re.M)  # a module imports from th
 # file → a later module that one of its functions imports
 LATER = {
     "kinds/transformer.py": "ablate.train.engine",
+    "kinds/finetune.py": "ablate.train.finetune",
     "sizes.py": "ablate.model.measure",
     "plan/check.py": "ablate.train",
 }

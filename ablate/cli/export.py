@@ -67,12 +67,12 @@ def export(
         ),
     ] = "",
     role: Annotated[
-        Literal["compare", "tune", "all"] | None,
+        Literal["compare", "tune", "pretrain", "all"] | None,
         typer.Option(
             "--role",
             help=(
-                "Which runs of STUDY to export: compared, tuning or all; pairs and effects ignore"
-                " this option. By default compare."
+                "Which runs of STUDY to export: compared, tuning, pre-trained or all; pairs and"
+                " effects ignore this option. By default compare."
             ),
             show_default=False,
         ),

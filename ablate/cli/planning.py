@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ablate.components import Factor
     from ablate.launch.devices import Device
-    from ablate.plan import Plan
+    from ablate.plan import Cell, Plan
     from ablate.plan.forecast import Forecast
     from ablate.plan.price import Price
 
@@ -294,25 +294,30 @@ def _cells(
         forecast: The speed of its cells, if it is known.
         learnt: Cell → seconds of a run, from runs that have ended.
     """
-    costs = [cell.cost for cell in plan.cells]
+    rows = [*_pretrained(plan), *((cell.label, cell) for cell in plan.cells)]
+    cells = [cell for _, cell in rows]
+    costs = [cell.cost for cell in cells]
     written: dict[str, list[str | None]] = {
         "parameters": [_number(cost.params, "{:,}".format) for cost in costs],
         "body": [_number(cost.params_body, "{:,}".format) for cost in costs],
         "tokens": [_number(cost.tokens, count) for cost in costs],
         "steps": [_number(cost.steps, "{:,}".format) for cost in costs],
-        "epochs": [_number(cell.epochs, "{:.2g}".format) for cell in plan.cells],
+        "epochs": [
+            "" if cell.run.kind == "finetune" else _number(cell.epochs, "{:.2g}".format)
+            for cell in cells
+        ],
         "FLOPs": [_number(cost.flops, "{:.2e}".format) for cost in costs],
         "memory": [_number(cost.bytes, memory) for cost in costs],
     }
-    columns = {"cell": [cell.label for cell in plan.cells]} | {
+    columns = {"cell": [name for name, _ in rows]} | {
         heading: ["unknown" if one is None else one for one in column]
         for heading, column in written.items()
         if set(column) != {None}
     }
     if forecast:
-        columns["tokens/s"] = [count(forecast.tokens_per_second[cell.label]) for cell in plan.cells]
+        columns["tokens/s"] = [count(forecast.tokens_per_second[cell.label]) for cell in cells]
         columns["time a run"] = [
-            duration(forecast.seconds(cell, plan.study.evaluation)) for cell in plan.cells
+            duration(forecast.seconds(cell, plan.study.evaluation)) for cell in cells
         ]
     if learnt:
         columns["time a run"] = [
@@ -324,6 +329,21 @@ def _cells(
         right=list(columns)[1:],
         spare=("epochs", "body", "steps", "memory", "tokens/s", "FLOPs"),
     )
+
+
+def _pretrained(plan: Plan) -> list[tuple[str, Cell]]:
+    """The pre-trained runs that cells start from, each once, with what a reader calls them."""
+    from ablate.plan.model import before
+
+    found: dict[str, Cell] = {}
+    for cell in plan.cells:
+        if first := before(cell):
+            found.setdefault(first.run.key, first)
+    several = len(found) > 1
+    return [
+        (f"pre-training of {cell.label}" if several else "pre-training", cell)
+        for cell in found.values()
+    ]
 
 
 def _number(value: float | None, write: Callable[[float], str]) -> str | None:
@@ -442,7 +462,7 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
     if tune or two_stage:
         missing = {
             role: len({one.run.key for one in plan.runs if one.role == role} - done)
-            for role in ("tune", "compare")
+            for role in ("pretrain", "tune", "compare")
         }
         what = [f"{number} runs to {role}" for role, number in missing.items() if number]
         chosen = "rates" if tune is None or tune.field == "lr" else "values"
@@ -455,13 +475,16 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
 def _costs(plan: Plan, price: Price, forecast: Forecast | None, how: str) -> Iterator[str]:
     planned = (*plan.runs, *plan.later)
     compared = sum(run.role == "compare" for run in planned)
-    shared = len(planned) - price.runs
+    pretrained = sum(run.role == "pretrain" for run in planned)
+    shared = len(planned) - pretrained - (price.runs - price.pretraining)
     each = (
         f"{len(plan.cells)} cells × {price.pairs} seed{'' if price.pairs == 1 else 's'} = "
         if compared == len(plan.cells) * price.pairs
         else ""
     )
     tuning = f" and {price.tuning} tuning runs" if price.tuning else ""
+    if price.pretraining:
+        tuning += f", from {price.pretraining} pre-trained runs"
     same = f" ({price.runs} to train: {shared} are duplicates)" if shared else ""
     if price.unknown == price.runs:
         yield f"In all: {each}{compared} runs{tuning}{same}"

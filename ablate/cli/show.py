@@ -12,6 +12,7 @@ import typer
 from ablate.cli.output import echo
 from ablate.cli.render import Db, RunName, show_all, table
 from ablate.formats import number, printable, shown
+from ablate.units import listed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -72,6 +73,11 @@ def _parts(run: RunDetails) -> Iterator[RenderableType]:
     for member in run.members:
         inactive = "" if member.active else ", no longer in the study"
         yield f"In {printable(member.study)}: {printable(member.cell)} ({member.role}{inactive})"
+    if run.parent:
+        number, status = run.parent
+        yield f"Starts from the weights of run {number} ({status})"
+    if run.children:
+        yield f"Runs that start from its weights: {listed(run.children)}"
     sizes = (
         f"{row['n_params']:,} parameters, {row['n_params_body']:,} in the body"
         if row["n_params"]

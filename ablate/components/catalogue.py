@@ -372,6 +372,20 @@ _ROWS = (
         "Arithmetic of the matrix products; stream, norms, loss and weights stay float32.",
         choice=True,
     ),
+    # -- fine-tuning -------------------------------------------------------------------------------
+    Factor(
+        "method",
+        "fine-tuning",
+        "What is trained on a task; for studies with [finetune].",
+        choice=True,
+    ),
+    Factor(
+        "pooling",
+        "fine-tuning",
+        "Features that a classifier reads.",
+        choice=True,
+        needs={"method": ("scratch", "full", "head", "adapter", "lora")},
+    ),
     Factor(
         "code",
         "data",

@@ -9,7 +9,7 @@ classes. On a study's own texts a passage is the first n_ctx tokens of one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ablate import text
+from ablate import draws, text
 from ablate.config import RunConfig
 from ablate.data.batches import gather
 from ablate.errors import AblateError
@@ -113,13 +113,65 @@ def labelled(evaluation: Evaluation, config: RunConfig, sources: Mapping[str, st
     Raises:
         AblateError: The file has changed since the plan, or a text has no tokens.
     """
+    named = f"probe_csv = {evaluation.probe_csv!r}"
+    return _of_texts(labels.read, evaluation.probe_csv_hash or "", named, config, sources)
+
+
+def task(config: RunConfig, tokens: Tokens, sources: Mapping[str, str]) -> Passages:
+    """Return the texts of a run's `task`: those to train on, which are `fitted`, and the others.
+
+    Args:
+        config: A run that is fine-tuned.
+        tokens: The text of its corpus.
+        sources: Content hash of corpus, tokenizer and the task's file → location.
+
+    Raises:
+        AblateError: The file has changed since the plan, or a text has no tokens.
+    """
+    options = config.model_extra or {}
+    if not options["task_hash"]:
+        return passages(labels.TASKS[options["task"]], config, tokens)
+    named = f"task = {options['task']!r}"
+    return _of_texts(labels.task, options["task_hash"], named, config, sources)
+
+
+def chosen(asked: Passages, n: int, seed: int) -> np.ndarray:
+    """Return the numbers of `n` passages to train on, of all that are fitted.
+
+    Each class has its share of them, and one at least. More labels of one seed contain fewer.
+
+    Args:
+        asked: The passages.
+        n: How many; 0 for all.
+        seed: The seed that they are drawn by.
+
+    Raises:
+        AblateError: There are fewer, or fewer than classes are asked for.
+    """
+    fitted = np.flatnonzero(asked.fitted)
+    classes = asked.classes[fitted]
+    n_class = int(asked.classes.max()) + 1
+    labels.check_number(n, len(fitted), n_class)
+    place = np.empty(len(fitted))
+    for number in range(n_class):
+        of_class = np.flatnonzero(classes == number)
+        draw = np.random.default_rng((seed, draws.stream("finetune.labels"), number))
+        place[draw.permutation(of_class)] = np.arange(len(of_class)) / max(1, len(of_class))
+    return fitted[np.lexsort((classes, place))[: n or len(fitted)]]
+
+
+def _of_texts(
+    read: Callable[[Path], labels.LabelledTexts],
+    hash: str,
+    named: str,
+    config: RunConfig,
+    sources: Mapping[str, str],
+) -> Passages:
+    """Return the texts of a file with this hash, which `named` calls by its key."""
     # another launcher may have planned the study anew, with another file
-    path = Path(sources.get(evaluation.probe_csv_hash or "", ""))
-    if path == Path() or (found := labels.read(path)).hash != evaluation.probe_csv_hash:
-        raise AblateError(
-            f"probe_csv = {evaluation.probe_csv!r} has changed since the study was planned: run the"
-            " study again"
-        )
+    path = Path(sources.get(hash, ""))
+    if path == Path() or (found := read(path)).hash != hash:
+        raise AblateError(f"{named} has changed since the study was planned: run the study again")
     encoded = text.encoder(config, sources).encode([one.encode() for one in found.texts])
     lengths = np.array([min(len(tokens), config.n_ctx) for tokens in encoded])
     if not lengths.all():

@@ -63,6 +63,8 @@ class Job:
             where none are.
         best: Whether the weights of the evaluation with the lowest held-out loss are kept, not the
             last.
+        parents: A file with the weights that each run starts from, None for a run without a parent;
+            () where none has one.
         folder: A folder of its first run, the same for every attempt.
         log: File for what the training prints.
     """
@@ -80,6 +82,7 @@ class Job:
     settings: Mapping[str, Any] = field(default_factory=dict)
     weights: tuple[Path | None, ...] = ()
     best: bool = False
+    parents: tuple[Path | None, ...] = ()
     folder: Path | None = None
     log: Path | None = None
 
@@ -164,6 +167,10 @@ class Kind(Protocol):
         """Return the configuration that the code of this kind reads, or None."""
         ...
 
+    def parent(self, run: Run) -> Run | None:
+        """Return the run whose weights a run starts from; None if it starts from none."""
+        ...
+
     def pack_key(self, run: Run) -> str:
         """Return a text that is equal for runs that can train in one job."""
         ...
@@ -179,6 +186,7 @@ class Kind(Protocol):
 
 _PATHS = {  # name → "module:class"
     "transformer": "ablate.kinds.transformer:Transformer",
+    "finetune": "ablate.kinds.finetune:Finetune",
     "command": "ablate.kinds.command:Command",
     "imported": "ablate.kinds.imported:Imported",
 }
@@ -238,7 +246,7 @@ class Run:
         return hash(self.key)
 
     def with_(self, seed: int | None = None, **fields: Any) -> Run:
-        """Return this run with another seed or other values of its fields.
+        """Return this run with another seed or other values of its fields, and the parent of these.
 
         Args:
             seed: The seed; None for that of this run.
@@ -246,7 +254,17 @@ class Run:
         """
         assert fields.keys() <= self.fields.keys(), fields
         changed = {**self.fields, **fields} if fields else self.fields
-        return replace(self, fields=changed, seed=self.seed if seed is None else seed)
+        return replace(self, fields=changed, seed=self.seed if seed is None else seed).of_parent()
+
+    def of_parent(self) -> Run:
+        """Return this run with the key of its parent, as its kind derives it from the fields."""
+        parent = self.parent_run
+        return replace(self, parent=parent.key) if parent else self
+
+    @functools.cached_property
+    def parent_run(self) -> Run | None:
+        """The run whose weights this one starts from, where its kind derives it from the fields."""
+        return kind(self.kind).parent(self)
 
     @property
     def cost(self) -> Cost:

@@ -44,6 +44,9 @@ class FreeFields:
     def typed(self, run: Run) -> None:
         """Return None: there is no configuration besides the fields."""
 
+    def parent(self, run: Run) -> None:
+        """Return None: a run starts from no other."""
+
     def pack_key(self, run: Run) -> str:
         """Return the run's own key: a job is one run."""
         return run.key

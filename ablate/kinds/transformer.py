@@ -38,12 +38,12 @@ class Transformer:
 
     def identity(self, fields: Fields) -> Mapping[str, Any]:
         """Return the fields that differ from their default; a text is known by its hash alone."""
-        config = _config(fields)
+        config = configured(fields)
         return {name: value for name, value in config.identity.items() if name != "seed"}
 
     def cost(self, fields: Fields) -> Cost:
         """Return the cost by `ablate.sizes`, which is exact but for the memory."""
-        config = _config(fields)
+        config = configured(fields)
         size = sizes.count(config)
         flops = sizes.train_flops(config)
         memory = sizes.memory_bytes(config)
@@ -53,7 +53,11 @@ class Transformer:
 
     def typed(self, run: Run) -> RunConfig:
         """Return the `RunConfig` of a run, its seed included."""
-        return _config(run.fields).model_copy(update={"seed": run.seed})
+        return configured(run.fields).model_copy(update={"seed": run.seed})
+
+    def parent(self, run: Run) -> Run | None:
+        """Return None: a run starts from random weights."""
+        return None
 
     def pack_key(self, run: Run) -> str:
         """Return all fields in which members of a pack have to agree."""
@@ -61,7 +65,7 @@ class Transformer:
 
     def finals(self, fields: Fields, evaluation: Evaluation) -> list[tuple[str, float]]:
         """Return the finals of a run, which depend on its objective and context lengths."""
-        return evaluation.finals(_config(fields))
+        return evaluation.finals(configured(fields))
 
     def train(self, job: Job, context: Context) -> None:
         """Load the text of a job and train it. Imports torch."""
@@ -86,8 +90,8 @@ def run_of(config: RunConfig, parent: str = "") -> Run:
     return Run("transformer", fields, config.seed, parent)
 
 
-def _config(fields: Fields) -> RunConfig:
-    """Return the typed fields, with seed 0; equal fields are validated once."""
+def configured(fields: Fields) -> RunConfig:
+    """Return the typed fields of a run, with seed 0; equal fields are validated once."""
     return _parse(json.dumps(fields))
 
 

@@ -39,5 +39,6 @@ def decode(line: bytes) -> tuple[int, Job, list[Path]]:
     message["evaluation"] = Evaluation(**message["evaluation"])
     for name in ("checkpoint", "resume", "folder", "log"):
         message[name] = message[name] and Path(message[name])
-    message["weights"] = tuple(path and Path(path) for path in message["weights"])
+    for name in ("weights", "parents"):
+        message[name] = tuple(path and Path(path) for path in message[name])
     return handle, Job(**message), list(journals)

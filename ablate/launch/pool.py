@@ -32,6 +32,7 @@ from ablate.store.runs import (
     covered_by_checkpoint,
     explain,
     finish,
+    keeps,
     status_of,
 )
 
@@ -276,6 +277,9 @@ class WorkerPool:
         # Counted before candidates are listed: a run whose owner ends in between is one of them.
         running = status.survey(self._db, self._study_id).running
         waiting = candidates(self._db, self._study_id, self._owner, self._plan.study.keep)
+        if orphans := self._scheduler.orphans(waiting):
+            self._fail(orphans)
+            waiting = candidates(self._db, self._study_id, self._owner, self._plan.study.keep)
         more = not self._scheduler.done(waiting, running)
         some = any(run.checkpoint for run in waiting)
         checkpoints = status.checkpoints(self._db, self._study_id) if some else {}
@@ -310,6 +314,7 @@ class WorkerPool:
             settings=self._plan.settings,
             weights=self._weights(pack),
             best=self._plan.study.keep == "best",
+            parents=self._parents(claims),
             folder=self._db.outputs / first.run.key[:12],
             log=first.journal.with_suffix(".log"),
         )
@@ -320,12 +325,20 @@ class WorkerPool:
         self._jobs[handle] = Active(pack, attempts)
         self._show_begun()
 
+    def _fail(self, orphans: Sequence[tuple[Candidate, str]]) -> None:
+        """Record that runs failed, each for its reason, without training them."""
+        of = {run.run_id: (run, why) for run, why in orphans}
+        for each in claim(self._db, self._study_id, self._owner, list(of)):
+            run, why = of[each.run_id]
+            finish(self._db, each.attempt_id, "failed", why)
+            self.say(f"{self._study}: {run.cell}, seed {run.run.seed} failed: {why}")
+
     def _weights(self, pack: Pack) -> tuple[Path | None, ...]:
         """Return the files for weights of its runs; tuning runs keep none."""
         if (keep := self._plan.study.keep) == "none":
             return ()
         return tuple(
-            self._db.weights_of(one.run.key, keep) if one.role == "compare" else None
+            self._db.weights_of(one.run.key, keep) if keeps(one.run, one.role) else None
             for one in pack.runs
         )
 
@@ -342,12 +355,21 @@ class WorkerPool:
             for each, run in job.attempts.values():
                 self._show_begin(each, run, job.pack)
 
+    def _parents(self, claims: Sequence[Claim]) -> tuple[Path | None, ...]:
+        """Return the files with the weights that runs start from; () where none does."""
+        files = [
+            self._db.weights_of(one.run.parent, "final") if one.run.parent else None
+            for one in claims
+        ]
+        return tuple(files) if any(files) else ()
+
     def _show_begin(self, each: Claim, run: Candidate, pack: Pack) -> None:
         tune = self._plan.study.tune
         rate = (
             f", {tune.field} {run.run.fields[tune.field]:g}" if tune and run.role == "tune" else ""
         )
-        label = f"{run.cell}, seed {run.run.seed}{rate}"
+        first = "pre-training for " if run.role == "pretrain" else ""
+        label = f"{first}{run.cell}, seed {run.run.seed}{rate}"
         cost = run.run.cost
         step_tokens = (cost.tokens or 0) // (cost.steps or 1)
         study = self._plan.study

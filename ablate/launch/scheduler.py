@@ -8,11 +8,18 @@ from dataclasses import dataclass
 from ablate.launch import packs
 from ablate.launch.executor import Slot
 from ablate.launch.packs import Size
-from ablate.store.records import ACCEPTED, Candidate
+from ablate.store.records import ACCEPTED, FAILED, Candidate
 
 # Most attempts of a run that loses its worker or runs out of memory. A run that fails by itself
 # gets one attempt: it would fail again.
 RETRIES = 3
+
+_ENDED = {  # status of a parent → what has happened
+    "diverged": "diverged",
+    "failed": "failed",
+    "oom": "ran out of memory",
+    "timeout": "took too long",
+}
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,20 @@ class Scheduler:
         """
         return not running and not self._ready(candidates)
 
+    def orphans(self, candidates: Sequence[Candidate]) -> list[tuple[Candidate, str]]:
+        """Return the runs whose parent has no result that they could start from, and why.
+
+        Args:
+            candidates: Runs that can be claimed.
+        """
+        given_up = {run.run.key for run in candidates if not may_retry(run)}
+        found = []
+        for run in candidates:
+            lost = run.parent == "diverged" or (run.parent in FAILED and run.run.parent in given_up)
+            if lost and may_retry(run):
+                found.append((run, f"its parent run {run.run.parent[:12]} {_ENDED[run.parent]}"))
+        return found
+
     def ended(self, pack: Pack, run: Candidate, status: str) -> bool:
         """Record how an attempt of a run ended; return whether that was the run's last attempt.
 
@@ -116,7 +137,7 @@ class Scheduler:
 
     def _ready(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         """Return the runs that can be trained now, the next one first: parents before children."""
-        ready = [run for run in candidates if run.parent_complete and may_retry(run)]
+        ready = [run for run in candidates if run.can_start and may_retry(run)]
 
         def order(run: Candidate) -> tuple[bool, float]:
             tried = run.losses > 0

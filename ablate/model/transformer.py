@@ -246,7 +246,7 @@ class Transformer(Stack):
             else:
                 deviation = self._deviation(self.get_submodule(owner))
                 for member, seed in zip(parameter, seeds, strict=True):
-                    member.copy_(_normal(seed, name, member.shape) * deviation)
+                    member.copy_(normal(seed, name, member.shape) * deviation)
 
     def _deviation(self, owner: Any) -> float:
         """Return the standard deviation at which the weight or vector of `owner` starts."""
@@ -318,7 +318,7 @@ class Unembedding(nn.Module):
         return linear(x, weight, self.bias)
 
 
-def _normal(seed: int, name: str, shape: Sequence[int]) -> Tensor:
+def normal(seed: int, name: str, shape: Sequence[int]) -> Tensor:
     """Return standard normal numbers, float32 on the CPU.
 
     The generator's seed is SHA-256 of seed and name.

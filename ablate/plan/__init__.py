@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ablate.errors import AblateError
 from ablate.plan.cells import Built, build, check_levels
@@ -86,8 +86,8 @@ def _derive(study: Study, built: Built, decisions: Sequence[Decision], tried: Tr
         study=study,
         cells=cells,
         contrasts=compared,
-        runs=(*tuning.runs(cells), *(run for run in runs if run.cell not in undecided)),
-        later=(*tuning.later(cells), *(run for run in runs if run.cell in undecided)),
+        runs=with_parents((*tuning.runs(cells), *(r for r in runs if r.cell not in undecided))),
+        later=with_parents((*tuning.later(cells), *(r for r in runs if r.cell in undecided))),
         groups=tuning.groups,
         undecided=tuning.undecided,
         sources=built.sources,
@@ -100,6 +100,16 @@ def _derive(study: Study, built: Built, decisions: Sequence[Decision], tried: Tr
         excluded=built.excluded,
         too_long=built.too_long,
     )
+
+
+def with_parents(runs: Iterable[PlannedRun]) -> tuple[PlannedRun, ...]:
+    """Return runs, each after the run that it starts from, which has the role "pretrain"."""
+    found: dict[tuple[str, str], PlannedRun] = {}
+    for one in runs:
+        if parent := one.run.parent_run:
+            found.setdefault((one.cell, parent.key), PlannedRun(one.cell, parent, "pretrain"))
+        found[one.cell, one.run.key] = one
+    return tuple(found.values())
 
 
 def _refuse_unknown(cells: Sequence[Cell], decisions: Sequence[Decision]) -> None:

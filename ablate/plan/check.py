@@ -13,12 +13,14 @@ from ablate.evaluation import LABELLED, Evaluation, copied, n_scored
 from ablate.plan.model import Cell, Contrast, Text
 from ablate.plan.resolve import meaningful
 from ablate.study import Study
+from ablate.study.names import FINETUNING
 from ablate.study.source import Source
 from ablate.text import counted, labels, of
 from ablate.text.readers import TABLES
 
 _MASKING = ("objective", "mask_ratio", "mask_mix", "mask_kind", "mean_span", "corruption")
 _TOKENS = ("tokenizer_hash",)
+_TASK = ("task", "task_hash")
 COMPARABLE = {  # metric → fields that two cells must share for the comparison to mean anything
     "loss": (*_MASKING, *_TOKENS),
     "bits_per_byte": _MASKING,
@@ -32,6 +34,11 @@ COMPARABLE = {  # metric → fields that two cells must share for the comparison
     "unigram_loss": (*_MASKING, *_TOKENS),
     "copy_loss": (*_TOKENS, "n_ctx"),
     "copy_loss_first": (*_TOKENS, "n_ctx"),
+    "task_loss": _TASK,
+    "task_accuracy": _TASK,
+    "task_chance": _TASK,
+    "pretraining_loss": (*_MASKING, *_TOKENS),
+    "forgetting": (*_MASKING, *_TOKENS),
 }
 
 
@@ -70,8 +77,9 @@ def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str
                 f"{other} = {' or '.join(map(repr, levels))}"
                 for other, levels in CATALOGUE[name].needs.items()
             )
+            table = "finetune" if CATALOGUE[name].group == FINETUNING else "base"
             yield (
-                f"{source.where('base', name)}: {name} has no effect in any cell: it needs {needs}"
+                f"{source.where(table, name)}: {name} has no effect in any cell: it needs {needs}"
             )
     yield from _idle_evaluation(study, cells, source)
 

@@ -95,7 +95,8 @@ def confounds(
                     f"is the same configuration as {twin!r}; trained once",
                 )
             )
-    if not study.tune or study.tune.field != "lr":
+    rate = "finetune_lr" if study.finetunes else "lr"
+    if not study.tune or study.tune.field != rate:
         found += of_kind.shared_rate(cells)
     return (*found, *_rates(study, compared, groups))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ablate.errors import AblateError
 from ablate.evaluation import FORWARD, Evaluation
-from ablate.plan.model import Cell, Plan
+from ablate.plan.model import Cell, Plan, before
 
 SLOW = 0.75  # share of the baseline's speed, below which a cell is listed
 
@@ -34,14 +34,20 @@ class Forecast:
     def seconds(self, cell: Cell, evaluation: Evaluation) -> float:
         """Return the seconds of one run of a cell, evaluations included."""
         evaluated = evaluation.read(cell.config, cell.held_out)
-        return (cell.config.tokens + FORWARD * evaluated) / self.tokens_per_second[cell.label]
+        tokens = cell.cost.tokens or cell.config.tokens
+        return (tokens + FORWARD * evaluated) / self.tokens_per_second[cell.label]
 
     def total(self, plan: Plan) -> float:
         """Return the seconds of all distinct runs of a plan."""
         planned = (*plan.runs, *plan.later)
-        cells = {one.run.key: one.cell for one in planned}.values()
-        each = {cell.label: self.seconds(cell, plan.study.evaluation) for cell in plan.cells}
-        return sum(each[cell] for cell in cells) / self.side_by_side
+        distinct = {one.run.key: (one.cell, one.role == "pretrain") for one in planned}.values()
+        each = {
+            (cell.label, of is not cell): self.seconds(of, plan.study.evaluation)
+            for cell in plan.cells
+            for of in (cell, before(cell))
+            if of
+        }
+        return sum(each[one] for one in distinct) / self.side_by_side
 
     def slow(self, plan: Plan) -> list[tuple[str, str, float]]:
         """Return (cell, baseline, share of its speed) of cells much slower than their baseline."""
@@ -69,5 +75,5 @@ def at_speed(plan: Plan, flops: float) -> Forecast:
             raise AblateError(
                 f"--flops: the FLOPs of {cell.label!r} are unknown; --device times the models"
             )
-        speeds[cell.label] = flops * cell.config.tokens / cell.cost.flops
+        speeds[cell.label] = flops * (cell.cost.tokens or 0) / cell.cost.flops
     return Forecast(speeds)

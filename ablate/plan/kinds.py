@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ablate.plan import check, commands, confounds, held_out
+from ablate.plan import check, commands, confounds, finetuned, held_out
 from ablate.plan import notes as transformer_notes
 from ablate.plan.commands import CommandResolver
 from ablate.plan.imported import ImportedResolver
@@ -45,6 +45,14 @@ PLANNING = {
         confounds.shared_rate,
         transformer_notes.notes,
         held_out.with_final_tokens,
+    ),
+    "finetune": Planning(
+        finetuned.FinetuneResolver,
+        finetuned.complaints,
+        confounds.of_pairs,
+        finetuned.shared_rate,
+        finetuned.notes,
+        finetuned.with_final_tokens,
     ),
     "command": Planning(
         resolver=CommandResolver,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ablate.code import Code
@@ -46,6 +46,12 @@ class Cell:
     def cost(self) -> Cost:
         """What one of its runs takes."""
         return self.run.cost
+
+
+def before(cell: Cell) -> Cell | None:
+    """Return a cell with the run that its run starts from; None if that starts from none."""
+    parent = cell.run.parent_run
+    return replace(cell, run=parent) if parent else None
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,7 @@ class PlannedRun:
 
     cell: str  # label
     run: Run
-    role: str = "compare"  # "compare" | "tune"
+    role: str = "compare"  # "compare" | "tune" | "pretrain": a parent of others
 
     @property
     def config(self) -> Any:
@@ -188,7 +194,8 @@ class Plan:
         study: The study.
         cells: Stratum after stratum, the baseline first.
         contrasts: What is compared.
-        runs: Runs that can be trained now. Cells of one configuration share a run.
+        runs: Runs that can be trained now, parents before their children. Cells of one
+            configuration share a run.
         later: Runs whose learning rate is not decided, at an assumed rate; only for their price.
         groups: Cells that share a tuned learning rate.
         undecided: Groups whose learning rate is not decided.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ablate.plan.model import Plan, PlannedRun
+from ablate.plan.model import Plan, PlannedRun, before
 
 T = TypeVar("T")
 
@@ -22,6 +22,7 @@ class Price:
     Attributes:
         runs: Models to train: one that is in several cells counts once.
         tuning: Those of them that tune.
+        pretraining: Those of them that others start from.
         unknown: Those of them of which tokens, FLOPs or memory are not known.
         tokens: Tokens trained on.
         flops: FLOPs of training.
@@ -34,6 +35,7 @@ class Price:
 
     runs: int
     tuning: int
+    pretraining: int
     unknown: int
     tokens: int | None
     flops: float | None
@@ -48,14 +50,16 @@ def price(plan: Plan) -> Price:
     planned = (*plan.runs, *plan.later)
     keys = [planned_run.run.key for planned_run in planned]
     distinct = dict(zip(keys, planned, strict=True))
-    by_cell = {cell.label: cell.cost for cell in plan.cells}  # seed and learning rate change none
-    costs = [by_cell[run.cell] for run in distinct.values()]
+    by_cell = {(cell.label, False): cell.cost for cell in plan.cells}  # seed and rate change none
+    by_cell |= {(cell.label, True): first.cost for cell in plan.cells if (first := before(cell))}
+    costs = [by_cell[one.cell, one.role == "pretrain"] for one in distinct.values()]
     numbers = [(cost.tokens, cost.flops, cost.bytes) for cost in costs]
     tokens = _known(cost.tokens for cost in costs)
     flops = _known(cost.flops for cost in costs)
     return Price(
         runs=len(distinct),
-        tuning=len({key for key, run in zip(keys, planned, strict=True) if run.role == "tune"}),
+        tuning=_of_role(planned, "tune"),
+        pretraining=_of_role(planned, "pretrain"),
         unknown=sum(None in row for row in numbers),
         tokens=sum(tokens) if tokens else None,
         flops=math.fsum(flops) if flops else None,
@@ -68,6 +72,10 @@ def price(plan: Plan) -> Price:
     )
 
 
+def _of_role(planned: Sequence[PlannedRun], role: str) -> int:
+    return len({one.run.key for one in planned if one.role == role})
+
+
 def _weights(plan: Plan, planned: Sequence[PlannedRun]) -> tuple[int, int]:
     """Return the models whose weights are kept, and the bytes of these."""
     if plan.study.keep == "none":
@@ -76,7 +84,8 @@ def _weights(plan: Plan, planned: Sequence[PlannedRun]) -> tuple[int, int]:
         cell.label: (cell.cost.params or 0) * cell.config.part("precision").stream
         for cell in plan.cells
     }
-    kept = {one.run.key: by_cell[one.cell] for one in planned if one.role == "compare"}
+    role = "pretrain" if plan.study.finetunes else "compare"
+    kept = {one.run.key: by_cell[one.cell] for one in planned if one.role == role}
     return len(kept), sum(kept.values())
 
 

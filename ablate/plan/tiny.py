@@ -23,6 +23,7 @@ WIDTH, CONTEXT, BATCH = 32, 32, 512  # near which the largest d_model, n_ctx, ba
 # optimiser steps of the shortest run, unless the longest would then take more than LONGEST
 SHORTEST, LONGEST = 20, 400
 FEWEST = 2
+FINETUNED = 20  # most steps of a fine-tuning
 HELD_OUT = 2048  # tokens of an evaluation
 DECODED = 16  # pairs
 VOCABULARY = 512
@@ -107,6 +108,7 @@ def _shape_changes(study: Study) -> dict[str, Change]:
         "n_layer": lambda depth: depths[depth],
         "n_ctx": lambda n_ctx: n_ctx // shorter,
         "batch_tokens": lambda batch: batch // smaller,
+        "finetune_steps": lambda steps: min(steps, FINETUNED),
         "tokenizer": lambda spec: (
             f"bpe:{min(VOCABULARY, int(spec[4:]))}" if spec.startswith("bpe:") else spec
         ),

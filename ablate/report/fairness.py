@@ -123,7 +123,7 @@ def _tuned(data: ReportData) -> str:
         lost = [one.group for one in found if not one.trains]
         none = f" {say('no_rate', lost, data.tuned)}" if lost else ""
         tuned = f"Tuned: {_the(field)} {each}{first}, on separate seeds ({chosen}).{none}"
-        if field == "lr" or data.study.own:
+        if field in ("lr", "finetune_lr") or data.study.own:
             return tuned
         return f"{tuned} {_untuned(data)}"
     return _untuned(data)
@@ -137,12 +137,14 @@ def one_rate(data: ReportData) -> bool:
 
 
 def _untuned(data: ReportData) -> str:
-    rates = sorted(set(data.compared["lr"].dropna()))
-    if "lr" in (data.settings.get("factors") or {}):
-        return "Not tuned: the learning rate is a factor of the study."
+    finetuned = data.study.kind == "finetune"
+    field, on = ("finetune_lr", " on the task") if finetuned else ("lr", "")
+    rates = sorted(set(data.compared[field].dropna()))
+    if field in (data.settings.get("factors") or {}):
+        return f"Not tuned: the learning rate{on} is a factor of the study."
     if len(rates) == 1:
         return (
-            f"Not tuned: every run has learning rate {rates[0]:.3g}, which is a disadvantage"
+            f"Not tuned: every run has learning rate {rates[0]:.3g}{on}, which is a disadvantage"
             " for arms that need another one."
         )
     return "Not tuned: learning rates are those of the study file."

@@ -51,7 +51,9 @@ def _training(data: ReportData) -> str:
         name: listed(sorted({without_folders(text) for text in map(str, runs[name])}), "or")
         for name in ("corpus", "tokenizer", "schedule", "precision", "n_ctx")
     }
-    tokens = sorted(set(runs["tokens"]))
+    pretrained = data.runs[data.runs["role"] == "pretrain"]
+    tokens = sorted(set((runs if pretrained.empty else pretrained)["tokens"]))
+    made = "trained" if pretrained.empty else "pre-trained"
     amount = " to ".join(dict.fromkeys((count(tokens[0]), count(tokens[-1]))))
     batch = listed(map(count, sorted(set(runs["batch_tokens"]))), "or")
     # runs of earlier versions lack fields, which had the default
@@ -69,11 +71,38 @@ def _training(data: ReportData) -> str:
         for name in RECIPE
     )
     return (
-        f"{_models(data)} ({shape}) were trained on"
+        f"{_models(data)} ({shape}) were {made} on"
         f" {amount} tokens of {texts['corpus']} ({texts['tokenizer']} tokens, {texts['n_ctx']} a"
         f" sequence, {batch} a step) by {_levels(runs, 'optimiser', {'adamw': 'AdamW'})} with a"
         f" {texts['schedule']} schedule, in"
-        f" {texts['precision']}: {recipe}. {_held_out(data)}"
+        f" {texts['precision']}: {recipe}. {_held_out(data)}{_task(data)}"
+    )
+
+
+def _task(data: ReportData) -> str:
+    """Return how the models were fine-tuned; "" for a study that does not fine-tune."""
+    if data.study.kind != "finetune":
+        return ""
+    runs = data.compared
+
+    def values(name: str) -> str:
+        return listed(
+            sorted({f"{x:g}" if isinstance(x, float) else str(x) for x in runs[name]}), "or"
+        )
+
+    tasks = listed(sorted({without_folders(str(task)) for task in runs["task"]}), "or")
+    labels = listed(
+        (
+            "all labelled texts" if n == 0 else f"{n:g} labelled texts"
+            for n in sorted(set(runs["labels"]))
+        ),
+        "or",
+    )
+    return (
+        f" A linear classifier on {values('pooling')} features was then trained on the task {tasks}"
+        f" ({labels}, {values('finetune_steps')} steps of {values('finetune_batch')} texts, peak"
+        f" learning rate {values('finetune_lr')}), and with it what `method` names; the recipe was"
+        " the same. Held-out texts of the task are never trained on."
     )
 
 

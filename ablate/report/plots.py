@@ -82,7 +82,7 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     if frame.empty:
         return []
     series = "held-out loss" if frame["series"].iloc[0] == "loss" else "training loss"
-    label = f"{series} (nats per token)"
+    label = f"{series} (nats per {'text' if data.study.kind == 'finetune' else 'token'})"
     if data.study.own:
         series = label = data.study.reported
     comparable = data.study.own or data.compared["mask_ratio"].nunique() == 1

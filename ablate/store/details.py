@@ -40,6 +40,8 @@ class RunDetails:
         members: Cells that it belongs to.
         attempts: Columns of the table `attempt`, the first attempt first.
         artifacts: Name of a file → what it is: a column `kind` of the table `artifact`.
+        parent: Number and status of the run whose weights it starts from; None for none.
+        children: Numbers of the runs that start from it.
         finals: (name, at) → value, NaN where the run has no number.
         curves: Series → tokens → value, by number of the series; empty unless asked for.
     """
@@ -49,6 +51,8 @@ class RunDetails:
     members: Sequence[Member]
     attempts: Sequence[Mapping[str, Any]]
     artifacts: Mapping[str, str]
+    parent: tuple[int, str] | None
+    children: Sequence[int]
     finals: Mapping[tuple[str, float], float]
     curves: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
@@ -109,7 +113,7 @@ def weights(db: Database, name: str) -> tuple[Path, str]:
 
 def _why_none(run: RunDetails) -> str:
     """Say why a run has no weights, and what to do."""
-    studies = [one.study for one in run.members if one.active and one.role == "compare"]
+    studies = [one.study for one in run.members if one.active and one.role != "tune"]
     if never := kinds.kind(run.row["kind"]).no_weights:
         return never
     if run.status != "complete":
@@ -164,6 +168,12 @@ def _details(connection: Connection, row: Row[Any], curves: bool) -> RunDetails:
     artifacts = connection.exec_driver_sql(
         "SELECT path, kind FROM artifact WHERE run_id = ?", (row.id,)
     )
+    parent = connection.exec_driver_sql(
+        "SELECT id, status FROM run WHERE id = ?", (row.parent_run_id,)
+    ).first()
+    children = connection.exec_driver_sql(
+        "SELECT id FROM run WHERE parent_run_id = ? ORDER BY id", (row.id,)
+    )
     finals = connection.exec_driver_sql(
         "SELECT name, at, value FROM final WHERE run_id = ? ORDER BY name, at", (row.id,)
     )
@@ -173,6 +183,8 @@ def _details(connection: Connection, row: Row[Any], curves: bool) -> RunDetails:
         [Member(study, cell, role, bool(active)) for study, cell, role, active in members],
         [attempt._asdict() for attempt in attempts],
         {artifact.path: artifact.kind for artifact in artifacts},
+        parent and (parent.id, parent.status),
+        list(children.scalars()),
         {(name, at): from_db(value) for name, at, value in finals},
         _curves(connection, row) if curves else {},
     )

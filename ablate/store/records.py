@@ -26,11 +26,12 @@ class Candidate:
         run: What to train.
         flops: Floating-point operations of its training; None if unknown.
         cell: Label of a cell that it belongs to.
-        role: "compare" or "tune".
+        role: "compare", "tune" or "pretrain".
         failures: Attempts by this owner in which it failed by itself.
         losses: Attempts by this owner that lost their worker or ran out of memory.
         checkpoint: Whether an attempt left a checkpoint.
-        parent_complete: Whether its parent run, where it has one, is complete.
+        parent: Status of its parent run, "planned" where that is complete but its weights are
+            missing; "" if it has none.
     """
 
     run_id: int
@@ -41,7 +42,12 @@ class Candidate:
     failures: int
     losses: int
     checkpoint: bool
-    parent_complete: bool
+    parent: str
+
+    @property
+    def can_start(self) -> bool:
+        """Whether it has no parent, or its parent has what it starts from."""
+        return self.parent in ("", "complete")
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,13 @@ OR run.status = 'complete' AND NOT EXISTS (
     SELECT 1 FROM attempt WHERE run_id = run.id AND status = 'complete'
            AND evaluation = study.evaluation)
 """
-# a complete run that a study compares, without the weights that it keeps
+# a complete run that a study compares, or starts others from, without the weights that it keeps
 _UNKEPT = """
 run.status = 'complete' AND :kept <> ''
 AND NOT EXISTS (SELECT 1 FROM artifact WHERE run_id = run.id AND kind = :kept)
 AND EXISTS (SELECT 1 FROM member AS of_run JOIN cell AS its ON its.id = of_run.cell_id
             WHERE of_run.run_id = run.id AND its.study_id = study.id AND its.active
-                  AND of_run.role = 'compare')
+                  AND of_run.role <> 'tune' AND run.kind <> 'finetune')
 """
 _RUN = f"""
 ({_UNKEPT}) AS unkept,
@@ -50,8 +50,10 @@ SELECT {_RUN}, run.flops, min(cell.label) AS cell, min(member.role) AS role,
        (SELECT count(*) FROM attempt WHERE run_id = run.id AND status IN ('dead', 'oom')
               AND owner = :owner) AS losses,
        EXISTS (SELECT 1 FROM artifact WHERE run_id = run.id AND kind = 'checkpoint') AS checkpoint,
-       NOT EXISTS (SELECT 1 FROM run AS parent WHERE parent.id = run.parent_run_id
-                   AND parent.status <> 'complete') AS parent_complete
+       (SELECT iif(parent.status <> 'complete' OR EXISTS
+                   (SELECT 1 FROM artifact WHERE run_id = parent.id AND kind = :weights),
+                   parent.status, 'planned')
+        FROM run AS parent WHERE parent.id = run.parent_run_id) AS parent_status
 FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
      JOIN run ON run.id = member.run_id
 WHERE study.id = :study AND cell.active AND ({_OPEN} OR {_UNKEPT})
@@ -94,6 +96,7 @@ def candidates(db: Database, study_id: int, owner: Owner, keep: Keep = "none") -
                 mark_dead(connection, attempt_id, reason, beat)
     with db.read() as connection:
         values = {"study": study_id, "owner": str(owner), "kept": WEIGHTS.get(keep, "")}
+        values |= {"weights": WEIGHTS["final"]}
         return [
             Candidate(
                 row.id,
@@ -104,9 +107,11 @@ def candidates(db: Database, study_id: int, owner: Owner, keep: Keep = "none") -
                 row.failures,
                 row.losses,
                 bool(row.checkpoint),
-                bool(row.parent_complete),
+                row.parent_status or "",
             )
             for row, run in _without_result(connection, _CANDIDATES, values)
+            # it has failed for that, and would fail again
+            if (row.status, row.parent_status) != ("failed", "diverged")
         ]
 
 
@@ -198,17 +203,22 @@ def done(db: Database, runs: Sequence[Run], evaluation: Evaluation) -> frozenset
         )
 
 
+def keeps(run: Run, role: str) -> bool:
+    """Return whether a study that keeps weights keeps those of a run of this role."""
+    return role != "tune" and not kind(run.kind).no_weights
+
+
 def unkept(db: Database, plan: Plan) -> frozenset[str]:
-    """Return the keys of complete runs that a plan compares and that lack weights it keeps."""
+    """Return the keys of complete runs of a plan that lack weights which it keeps."""
     if plan.study.keep == "none":
         return frozenset()
-    compared = [one.run.key for one in plan.runs if one.role == "compare"]
+    kept = [one.run.key for one in plan.runs if keeps(one.run, one.role)]
     with db.read() as connection:
         rows = connection.exec_driver_sql(
             "SELECT run.key FROM json_each(?) AS chosen JOIN run ON run.key = chosen.value WHERE"
             " run.status = 'complete' AND NOT EXISTS (SELECT 1 FROM artifact WHERE run_id = run.id"
             " AND kind = ?)",
-            (json.dumps(compared), WEIGHTS[plan.study.keep]),
+            (json.dumps(kept), WEIGHTS[plan.study.keep]),
         )
         return frozenset(rows.scalars())
 

@@ -138,7 +138,7 @@ member = Table(
     metadata,
     _refers("cell_id", "cell.id", primary_key=True),
     _refers("run_id", "run.id", primary_key=True, index=True),
-    Column("role", Text, primary_key=True),  # compare, tune
+    Column("role", Text, primary_key=True),  # compare, tune, pretrain
     Column("ordinal", Integer, nullable=False),  # position in the plan
     sqlite_with_rowid=False,
 )

@@ -116,7 +116,7 @@ def same_seeds(db: Database, study: str) -> list[SameSeeds]:
         "SELECT c.label AS cell, r.seed AS seed, s.metric AS metric, r.id AS run FROM study s"
         " JOIN cell c ON c.study_id = s.id JOIN member m ON m.cell_id = c.id AND m.role = 'compare'"
         " JOIN run r ON r.id = m.run_id WHERE s.name = :study AND c.active AND r.status ="
-        " 'complete' AND r.kind <> 'transformer' ORDER BY c.id, r.seed",
+        " 'complete' AND r.kind NOT IN ('transformer', 'finetune') ORDER BY c.id, r.seed",
         study=study,
     )
     cells: dict[str, dict[int, tuple[Any, ...]]] = {}

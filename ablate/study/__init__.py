@@ -9,6 +9,7 @@ from pathlib import Path
 from ablate.errors import AblateError, nearest
 from ablate.study import examples
 from ablate.study.model import (
+    OWN,
     Crossed,
     Fields,
     Keep,
@@ -27,6 +28,7 @@ from ablate.study.parse import parse
 LARGEST_FILE = 1 << 20  # bytes
 
 __all__ = [
+    "OWN",
     "Crossed",
     "Fields",
     "Keep",

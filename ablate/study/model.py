@@ -15,6 +15,7 @@ from ablate.text.options import DEFAULT, Reading
 if TYPE_CHECKING:
     from ablate.study.command import Command
 
+OWN = ("command", "imported")  # kinds of runs that are not of ablate's own training
 Fields = dict[str, Any]  # field of a run's configuration, or a budget → value
 Keep = Literal["none", "final", "best"]  # which weights of a run are kept
 WIDEST = 4  # most steps that a search may go beyond each end of the ladder of [tune]
@@ -40,7 +41,9 @@ def resource_fields(fit: Mapping[str, Any]) -> dict[str, str]:
 
 def kind_of(settings: Mapping[str, Any]) -> str:
     """Return the kind of the runs of a study with these tables, see `ablate.kinds`."""
-    named = (name for name in ("command", "imported") if isinstance(settings.get(name), dict))
+    named = (
+        name for name in ("command", "imported", "finetune") if isinstance(settings.get(name), dict)
+    )
     return next(named, "transformer")
 
 
@@ -208,6 +211,7 @@ class Study:
     command: Command | None = None  # [command]: its runs are those of a script
     keep: Keep = "none"  # which weights of compared runs are kept; no part of a run's key
     slurm: Slurm = field(default_factory=Slurm)
+    finetunes: bool = False  # [finetune]: its runs are fine-tuned on a task
     imported: bool = False  # [imported]: its runs were made elsewhere, and cannot be trained
     path: Path = Path("study.toml")  # the file; relative paths in it start from its folder
     toml: str = ""  # the file's text
@@ -215,12 +219,14 @@ class Study:
     @property
     def kind(self) -> str:
         """The kind of its runs, see `ablate.kinds`."""
-        return "imported" if self.imported else "command" if self.command else "transformer"
+        if self.imported or self.command:
+            return "imported" if self.imported else "command"
+        return "finetune" if self.finetunes else "transformer"
 
     @property
     def own(self) -> bool:
         """Whether its runs are of a script or imported, and not of ablate's own training."""
-        return self.kind != "transformer"
+        return self.kind in OWN
 
     @property
     def reported(self) -> str:

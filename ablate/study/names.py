@@ -14,6 +14,8 @@ from ablate.study.model import TUNE_KEYS
 from ablate.study.source import Source, located
 from ablate.study.values import BUDGETS, FOLLOWS, LARGEST, field_value, label, settable
 
+FINETUNING = "fine-tuning"  # group of the factors of fine-tuned runs alone
+
 
 class Names(Protocol):
     """The keys of one kind and their values."""
@@ -74,10 +76,17 @@ class Names(Protocol):
 class TransformerNames:
     """The fields of a transformer, budgets and the fields of components; see `Names`."""
 
+    finetunes = False
+
     def check(self, source: Source, name: str, *path: object) -> None:
         """See `Names.check`."""
         if name in FOLLOWS:
             raise AblateError(f"{source.where(*path)}: {name} {FOLLOWS[name]}")
+        if name in CATALOGUE and CATALOGUE[name].group == FINETUNING and not self.finetunes:
+            raise AblateError(
+                f"{source.where(*path)}: {name} is for a study that fine-tunes; add a table"
+                " [finetune] with its task"
+            )
         choices = [*settable(), PRESET]
         if name not in choices:
             raise unknown("key", name, choices, source.where(*path))
@@ -129,6 +138,17 @@ class TransformerNames:
     def fields(self, name: str, raw: object) -> Mapping[str, object] | None:
         """See `Names.fields`."""
         return raw if isinstance(raw, dict) else None
+
+
+class FinetuneNames(TransformerNames):
+    """The fields of a transformer and of its fine-tuning; see `Names`."""
+
+    finetunes = True
+
+    def tuned(self, name: str) -> tuple[type | None, bool]:
+        """See `Names.tuned`: a search for a learning rate may leave the range of the file."""
+        number_type, leaves = super().tuned(name)
+        return number_type, leaves or name == "finetune_lr"
 
 
 class FreeNames:

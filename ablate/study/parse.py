@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ablate import metrics, outside
 from ablate.code import Code
+from ablate.components import CATALOGUE
 from ablate.errors import AblateError, unknown
 from ablate.evaluation import CHANCE, FILLED_IN, LABELLED, Evaluation
 from ablate.study import command as commands
@@ -23,11 +24,11 @@ from ablate.study.design import DESIGNS, MAX_CELLS, MAX_RUNS, PARTWISE, count
 from ablate.study.imported import ImportedNames
 from ablate.study.levels import Factors, fields_of, parse_factors, sets
 from ablate.study.model import Crossed, Fields, Study, Tune, TwoStage, tuned_field
-from ablate.study.names import Names, TransformerNames
+from ablate.study.names import FINETUNING, FinetuneNames, Names, TransformerNames
 from ablate.study.presets import applied
 from ablate.study.source import Source, located
 from ablate.study.tables import validated
-from ablate.study.values import BUDGETS, number, positive
+from ablate.study.values import BUDGETS, number, positive, settable
 
 NAME = r"\w[\w .+-]*"  # of a study
 MODEL = re.compile(r".+\.py:\w+")  # a whole model in a file
@@ -70,6 +71,9 @@ class StudyFile(BaseModel):
     imported: dict[str, Any] | None = Field(
         None, description="files and columns of imported runs; `ablate import` writes this table"
     )
+    finetune: dict[str, Any] | None = Field(
+        None, description="the task that its pre-trained models are fine-tuned on"
+    )
     match: dict[str, Any] = Field(
         {}, description="what the cells of a stratum have in common with its baseline"
     )
@@ -94,7 +98,7 @@ def parse(text: str, path: Path) -> Study:
     file = _read(source)
     command, at = _command(source, file)
     own = command is not None or file.imported is not None
-    names: Names = TransformerNames()
+    names: Names = TransformerNames() if file.finetune is None else FinetuneNames()
     if own:
         names = CommandNames() if command else ImportedNames()
     use = () if own else _use(source, file)  # before levels are looked up
@@ -105,6 +109,8 @@ def parse(text: str, path: Path) -> Study:
     if not own:
         found = tuned_field({"tune": file.tune}) if file.tune else ""
         fields, factors = applied(source, fields, factors, found)
+    if file.finetune is not None:
+        fields |= _finetuning(source, names, file.finetune, fields, factors)
     _apart(source, fields, factors)
     if not own:
         _one_budget(source, fields, factors)
@@ -154,8 +160,10 @@ def parse(text: str, path: Path) -> Study:
         use=use,
         reading=tables.data(source, file.data),
         command=command,
-        keep=tables.keep(source, file.run),
+        # fine-tuned runs start from the weights of pre-trained ones
+        keep="final" if file.finetune is not None else tables.keep(source, file.run),
         slurm=slurm.parse(source, file.slurm),
+        finetunes=file.finetune is not None,
         imported=file.imported is not None,
         path=path,
         toml=text,
@@ -165,12 +173,17 @@ def parse(text: str, path: Path) -> Study:
 def _command(source: Source, file: StudyFile) -> tuple[Command | None, str]:
     """Return [command], and `at` of [command] or [imported]; refuse tables without effect there."""
     if file.command is None and file.imported is None:
+        if file.finetune is not None and file.run:
+            raise AblateError(
+                f"{source.where('run')}: [run] has no effect beside [finetune]: the weights of"
+                " pre-trained runs are kept, and those of fine-tuned ones are not; remove it"
+            )
         return None, ""
     table = "command" if file.command is not None else "imported"
     of_imported = (("tune", "[tune]"), ("base", "[base]"), ("command", "[command]"))
     for key, written in (
         *(("eval", "[eval]"), ("data", "[data]"), ("match", "[match]"), ("use", "use")),
-        ("run", "[run]"),
+        *(("run", "[run]"), ("finetune", "[finetune]")),
         *(of_imported if file.imported is not None else ()),
     ):
         if getattr(file, key):
@@ -181,6 +194,39 @@ def _command(source: Source, file: StudyFile) -> tuple[Command | None, str]:
     if file.command is None:
         return None, imported.parse(source, file.imported or {})
     return commands.parse(source, file.command)
+
+
+def _finetuning(
+    source: Source, names: Names, raw: Mapping[str, Any], base: Fields, factors: Factors
+) -> Fields:
+    """Return what [finetune] sets for every run.
+
+    Raises:
+        AblateError: It sets a field of the pre-training, one that is set elsewhere, or no task.
+    """
+    own = [name for name in settable() if name in CATALOGUE and CATALOGUE[name].group == FINETUNING]
+    for key in raw:
+        if key not in own:
+            raise unknown("key of [finetune]", key, own, source.where("finetune", key))
+        if key in base:
+            raise AblateError(
+                f"{source.where('finetune', key)}: {key} is set both here and in [base]"
+                f" ({source.where('base', key)}); keep one of them"
+            )
+    varied = {name: set().union(*map(sets, levels.values())) for name, levels in factors.items()}
+    for factor, keys in varied.items():
+        for key in sorted(keys & raw.keys()):
+            raise AblateError(
+                f"{source.where('finetune', key)}: {key} is set both here and by factor {factor}"
+                f" ({source.where('factors', factor)}); keep one of them"
+            )
+    fields = fields_of(source, names, raw, "finetune")
+    for key in ("task", "method"):
+        if not any(key in keys for keys in (fields, base, *varied.values())):
+            what = CATALOGUE[key].meaning
+            choices = f": {', '.join(CATALOGUE[key].names[1:])}" if CATALOGUE[key].choice else ""
+            raise AblateError(f"{source.where('finetune')}: {key} is missing: {what}{choices}")
+    return fields
 
 
 def _own_goal(source: Source, file: StudyFile) -> str:

@@ -26,6 +26,8 @@ FOLLOWS = {
     "n_vocab": "follows from the tokenizer",
     "corpus_hash": "follows from corpus",
     "tokenizer_hash": "follows from tokenizer",
+    "task_hash": "follows from task",
+    "n_class": "follows from task",
     "split": "follows from corpus",
     "code": "follows from `use`",
     "seed": "is set by the study's `seeds`",

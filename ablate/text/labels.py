@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import io
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ablate.errors import AblateError, unknown
 from ablate.evaluation import LABELLED
-from ablate.text import corpora, readers
+from ablate.text import corpora, readers, sources
 
 COLUMNS = ("text", "label")
+SIDES = ("split", "document")  # columns that a task may have, which say what is held out
 TESTED = 5  # one text in so many of each class is tested, the others are fitted on
 LEAST = 10  # texts of a class
 
@@ -51,6 +54,32 @@ LABELS = {
         "sotu", ("1790–1860", "1861–1912", "1913–1945", "1946–2026"), (0, 72, 124, 157)
     ),
 }
+
+# task of a shipped corpus → the metric whose passages and classes it has
+TASKS = {metric.removesuffix("_accuracy"): metric for metric in LABELS}
+
+
+def check_number(n: int, there: int, n_class: int) -> None:
+    """Check a number of labelled texts to train on, 0 for all.
+
+    Args:
+        n: The number.
+        there: Labelled texts that there are to train on.
+        n_class: Their classes.
+
+    Raises:
+        AblateError: It is larger than `there`, or smaller than `n_class`.
+    """
+    if n > there:
+        raise AblateError(
+            f"labels = {n:,}: the task has {there:,} texts to train on, besides those held out;"
+            " give fewer, or 0 for all"
+        )
+    if 0 < n < n_class:
+        raise AblateError(
+            f"labels = {n}: the task has {n_class} classes, each with one text or more; give"
+            f" {n_class} or more"
+        )
 
 
 def find(metric: str, corpus: str, corpus_hash: str) -> Labels:
@@ -144,6 +173,74 @@ def read(path: Path) -> LabelledTexts:
     return LabelledTexts(hashlib.sha256(content).hexdigest(), tuple(names), texts, classes, fitted)
 
 
+def task(path: Path) -> LabelledTexts:
+    """Return the texts and labels of the file of a task, and which of them are trained on.
+
+    The file is one as `read` takes. A column `split` says which texts are held out. Else a fifth of
+    the documents of each class are: those with the lowest SHA-256 of the name that a column
+    `document` has, or of the text, which is then a document by itself.
+
+    Raises:
+        AblateError: See `read`; or a class has no text on one side.
+    """
+    content = _content(path)
+    rows = _rows(path, content)
+    names = sorted({row.label for row in rows})
+    classes = np.array([names.index(row.label) for row in rows], int)
+    if len(names) < 2:
+        found = f"all texts have the label {names[0]!r:.40}" if names else "it has no rows"
+        raise AblateError(f"{path}: {found}; a task needs two labels or more")
+    if any(row.split for row in rows):
+        fitted = np.array([_is_train(path, row.split) for row in rows])
+    else:
+        fitted = ~_held_out([row.document or row.text for row in rows], classes)
+    hash, texts = hashlib.sha256(content).hexdigest(), tuple(row.text for row in rows)
+    found_all = LabelledTexts(hash, tuple(names), texts, classes, fitted)
+    for side, there in zip(("hold out", "train on"), found_all.counts, strict=True):
+        if not there.all():
+            least = int(there.argmin())
+            number = int((classes == least).sum())
+            raise AblateError(
+                f"{path}: label {names[least]!r:.40} has {number} text{'s'[: number != 1]}, and"
+                f" none to {side}; a task needs some of each label on both sides"
+            )
+    return found_all
+
+
+def _is_train(path: Path, split: str) -> bool:
+    """Return whether a row of this `split` is trained on.
+
+    Raises:
+        AblateError: Its word says neither that nor that it is held out.
+    """
+    if split.lower() not in sources.PART_OF:
+        words = ", ".join(sources.PART_OF)
+        raise AblateError(f"{path}: split = {split!r:.40}; choices: {words}")
+    return sources.PART_OF[split.lower()] == "train"
+
+
+def _held_out(documents: Sequence[str], classes: np.ndarray) -> np.ndarray:
+    """Return which texts are held out: those of a fifth of each class's documents, [N] bool.
+
+    A document that has several classes counts as one of its first text's. One of two or more
+    documents is held out.
+
+    Args:
+        documents: The document of each text.
+        classes: The class of each text, [N] int.
+    """
+    of_document: dict[str, int] = {}
+    for document, number in zip(documents, classes.tolist(), strict=True):
+        of_document.setdefault(document, number)
+    chosen: set[str] = set()
+    for number in set(of_document.values()):
+        of_class = [one for one, its in of_document.items() if its == number]
+        ranked = sorted(of_class, key=lambda one: hashlib.sha256(one.encode()).digest())
+        least = 1 if len(ranked) > 1 else 0
+        chosen.update(ranked[: max(least, len(ranked) // TESTED)])
+    return np.array([document in chosen for document in documents])
+
+
 def _content(path: Path) -> bytes:
     if path.exists() and not path.is_file():
         raise AblateError(f"{path}: it is not a file")
@@ -156,6 +253,20 @@ def _content(path: Path) -> bytes:
 
 def _pairs(path: Path, content: bytes) -> list[tuple[str, str]]:
     """Return different pairs of text and label, in order."""
+    return list(dict.fromkeys((row.text, row.label) for row in _rows(path, content)))
+
+
+class _Row(NamedTuple):
+    """A row; `split` and `document` are "" where the file has no such column."""
+
+    text: str
+    label: str
+    split: str
+    document: str
+
+
+def _rows(path: Path, content: bytes) -> list[_Row]:
+    """Return the rows with different pairs of text and label, in order."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -170,11 +281,13 @@ def _pairs(path: Path, content: bytes) -> list[tuple[str, str]]:
                 f"{path}: the first line is to name the columns text and label, once each; it has"
                 f" {found:.200}"
             )
-    pairs: dict[tuple[str, str], None] = {}
+    found_rows: dict[tuple[str, str], _Row] = {}
     for number, row in rows:
-        passage, label = (row[columns.index(name)] for name in COLUMNS)
+        values = {name: row[columns.index(name)] for name in (*COLUMNS, *SIDES) if name in columns}
+        passage, label = (values[name] for name in COLUMNS)
         if not passage.strip() or not label.strip():
             missing = "label" if passage.strip() else "text"
             raise AblateError(f"{path}, line {number}: there is no {missing}")
-        pairs[passage, label.strip()] = None
-    return list(pairs)
+        one = _Row(passage, label.strip(), *(values.get(name, "").strip() for name in SIDES))
+        found_rows.setdefault((one.text, one.label), one)
+    return list(found_rows.values())

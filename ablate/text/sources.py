@@ -41,9 +41,9 @@ _WORDS = {
     "validation": ("validation", "valid", "val", "dev", "eval"),
     "test": ("test", "testing"),
 }
-_ROLE = {word: role for role, words in _WORDS.items() for word in words}
+PART_OF = {word: role for role, words in _WORDS.items() for word in words}
 _WORD = re.compile(
-    rf"(?<![a-z0-9])({'|'.join(sorted(_ROLE, key=len, reverse=True))})(?![a-z])", re.IGNORECASE
+    rf"(?<![a-z0-9])({'|'.join(sorted(PART_OF, key=len, reverse=True))})(?![a-z])", re.IGNORECASE
 )
 # files beside a data set that are about it: left out where there are files of data
 _ABOUT = re.compile(
@@ -304,7 +304,7 @@ def _with_split(
         by_word.setdefault(_word(path, location), []).append(path)
     by_role: dict[str, list[Path]] = {}
     for word, paths in by_word.items():
-        by_role.setdefault(_ROLE.get(word, ""), []).extend(paths)
+        by_role.setdefault(PART_OF.get(word, ""), []).extend(paths)
     held_out = next((role for role in ("held_out", "validation", "test") if role in by_role), "")
     tokens = format.name == "tokens"
     if "train" not in by_role or not held_out:
@@ -336,7 +336,7 @@ def _with_split(
             f"corpus {str(location)!r:.200} holds several data sets:"
             f" {', '.join(sorted(prefixes)):.200}; name one of them"
         )
-    words = {role: next(w for w in by_word if _ROLE.get(w) == role) for role in by_role if role}
+    words = {role: next(w for w in by_word if PART_OF.get(w) == role) for role in by_role if role}
     left = [f"its part {words[role]}" for role in words if role not in ("train", held_out)]
     left += [path.name for path in by_role.get("", [])]
     return Source(

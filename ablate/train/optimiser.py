@@ -25,7 +25,8 @@ ALIGN = 64  # elements: every parameter starts at an address that is fast for ma
 class AdamW:
     """The parameters and the two moments of their gradient as rows [K, N].
 
-    It takes over the storage of a module's parameters: afterwards each is a view of `weights`.
+    It takes over the storage of a module's parameters that are trained, which all are unless
+    `requires_grad` says otherwise: afterwards each is a view of `weights`.
     Those called `weight` (matrices, embeddings) are decayed; biases, gains and vectors are not. Of
     a plain module all that have two axes or more are.
     """
@@ -33,7 +34,8 @@ class AdamW:
     def __init__(
         self, module: nn.Module, *, betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8
     ):
-        named = sorted(module.named_parameters(), key=lambda pair: not _decays(*pair))
+        trained = [pair for pair in module.named_parameters() if pair[1].requires_grad]
+        named = sorted(trained, key=lambda pair: not _decays(*pair))
         self.names = [name for name, _ in named]
         self.parameters = [p for _, p in named]
         self.betas, self.eps = betas, eps

@@ -1,0 +1,208 @@
+"""What of a pre-trained model is trained on a task of labelled texts, and what a classifier reads.
+
+A run of the kind "finetune" has a level of `method` other than "none". It brings the fields of its
+task and of its training. The rest of its fields are those of the pre-trained model.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ablate.components.base import Component, Config, Counts, Field
+from ablate.components.catalogue import level
+from ablate.errors import AblateError
+
+HOULSBY = "Houlsby et al. 2019, arXiv:1902.00751"
+HU = "Hu et al. 2021, arXiv:2106.09685"
+GPT = "Radford et al. 2018 (GPT)"
+BERT = "Devlin et al. 2019, arXiv:1810.04805"
+
+TASK_FIELDS = (
+    Field(
+        "task",
+        str,
+        "",
+        "A CSV or TSV file with the columns text and label, or a task of a shipped corpus: novel"
+        " (austen), era (sotu).",
+    ),
+    Field("task_hash", str, "", "SHA-256 of the task's file; filled in."),
+    Field("n_class", int, 0, "Classes of the task; filled in."),
+    Field("labels", int, 0, "Labelled texts that are trained on; 0 for all.", GPT),
+    Field("finetune_steps", int, 200, "Steps of the optimiser on the task."),
+    Field("finetune_lr", float, 1e-3, "Peak learning rate on the task."),
+    Field("finetune_batch", int, 32, "Texts per step on the task."),
+)
+
+
+class Method(Component):
+    """Base of the levels of `method`.
+
+    Attributes:
+        finetunes: Whether it is a fine-tuning.
+        starts: Whether it starts from the weights of a pre-trained model.
+        reads_blocks: Whether it changes the blocks of a transformer.
+        trains: What it trains besides the classifier and what it adds: "all" of a model, "norms" of
+            blocks, or "" for nothing.
+    """
+
+    factors = ("method",)
+    finetunes: ClassVar[bool] = True
+    starts: ClassVar[bool] = True
+    reads_blocks: ClassVar[bool] = False
+    trains: ClassVar[str] = ""
+    fields: ClassVar[tuple[Field, ...]] = TASK_FIELDS
+
+    def check(self, config: Config) -> None:
+        """See `Component.check`: numbers that are too small."""
+        for name, least in (("labels", 0), *((one, 1) for one in _COUNTS)):
+            value = getattr(config, name, least)
+            if value < least:
+                raise AblateError(f"{name} = {value}: a whole number of {least} or more is wanted")
+        if not self.finetunes:
+            return
+        if not 0 < config.finetune_lr < float("inf"):
+            raise AblateError(f"finetune_lr = {config.finetune_lr}: a number above 0 is wanted")
+        model, objective = config.part("architecture"), config.part("objective")
+        if model.encodes or objective.pairs or not model.probed:
+            raise AblateError(
+                f"method = {self.name!r}: a model with architecture = {model.name!r} and objective"
+                f" = {objective.name!r} has no hidden states of a text for a classifier to read"
+            )
+        if not model.of_blocks and (self.reads_blocks or not config.part("attention").causal):
+            raise AblateError(
+                f"method = {self.name!r}: architecture = {model.name!r} is not built of ablate's"
+                " blocks; give a causal one, with method = 'full', 'head' or 'scratch'"
+            )
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        """See `Component.sizes`: `added` is in no pre-trained model."""
+        return Counts()
+
+    def added(self, config: Config) -> int:
+        """Return the parameters that it adds to the pre-trained model, without the classifier."""
+        return 0
+
+    def add(self, model: Any, config: Config) -> None:
+        """Add its modules to a pre-trained model, in place, by the function that `module` names."""
+        if self.module:
+            self.load()(model, config)
+
+
+_COUNTS = ("finetune_steps", "finetune_batch", "adapter_size", "lora_rank")
+
+
+@level("method", "none")
+class Pretraining(Method):
+    """Nothing: the run is pre-trained on its corpus."""
+
+    finetunes = starts = False
+    fields = ()
+
+
+@level("method", "scratch", source=GPT)
+class Scratch(Method):
+    """All weights, from random initial ones instead of pre-trained ones."""
+
+    starts = False
+    trains = "all"
+
+
+@level("method", "full", source=GPT)
+class Full(Method):
+    """All weights, from pre-trained ones."""
+
+    trains = "all"
+
+
+@level("method", "head", source=BERT)
+class Head(Method):
+    """The classifier alone, on the features of the pre-trained model."""
+
+
+@level("method", "adapter", source=HOULSBY)
+class Adapter(Method):
+    """Bottlenecks after attention and MLP, and the norms; the other weights are frozen."""
+
+    module = "ablate.model.finetuned:add_adapters"
+    reads_blocks = True
+    trains = "norms"
+    fields = (
+        *TASK_FIELDS,
+        Field("adapter_size", int, 16, "Width of the bottleneck of an adapter.", HOULSBY),
+    )
+
+    def added(self, config: Config) -> int:
+        """See `Method.added`: two maps with biases, twice a block."""
+        c, size = config.d_model, config.adapter_size
+        return 2 * config.n_layer * (2 * c * size + size + c)
+
+
+@level("method", "lora", source=HU)
+class LoRA(Method):
+    """Low-rank changes of the query and value matrices; the other weights are frozen."""
+
+    module = "ablate.model.finetuned:add_low_rank"
+    reads_blocks = True
+    fields = (*TASK_FIELDS, Field("lora_rank", int, 4, "Rank of the change of a matrix.", HU))
+
+    def check(self, config: Config) -> None:
+        """See `Component.check`."""
+        super().check(config)
+        if config.qkv != "linear" or not config.part("mixer").attends:
+            raise AblateError(
+                f"method = 'lora' changes the query and value matrices, and mixer ="
+                f" {config.mixer!r} with qkv = {config.qkv!r} has none; use method = 'adapter'"
+            )
+
+    def added(self, config: Config) -> int:
+        """See `Method.added`: two matrices for queries, two for values."""
+        c, d_head = config.d_model, config.d_head
+        widths = (config.n_head * d_head, config.n_kv_head * d_head)
+        return int(config.n_layer * sum(config.lora_rank * (c + width) for width in widths))
+
+
+class Pooling(Component):
+    """Base of the levels of `pooling`.
+
+    Attributes:
+        prefix: Whether [MASK] is put before a text.
+    """
+
+    factors = ("pooling",)
+    prefix: ClassVar[bool] = False
+
+
+@level("pooling", "mean")
+class Mean(Pooling):
+    """The mean of the features of a text's tokens."""
+
+
+@level("pooling", "last", source=GPT)
+class Last(Pooling):
+    """The features of a text's last token, which has seen all others."""
+
+    def check(self, config: Config) -> None:
+        """See `Component.check`."""
+        if config.part("method").finetunes and not config.part("attention").causal:
+            raise AblateError(
+                f"pooling = 'last' reads the token that has seen all others, and with objective ="
+                f" {config.objective!r} and attention = {config.attention!r} each has; use 'mean'"
+                " or 'cls'"
+            )
+
+
+@level("pooling", "cls", source=BERT)
+class Cls(Pooling):
+    """The features of a token [MASK] before the text."""
+
+    prefix = True
+
+    def check(self, config: Config) -> None:
+        """See `Component.check`."""
+        masks, causal = config.part("objective").masks, config.part("attention").causal
+        if config.part("method").finetunes and (causal or not masks):
+            raise AblateError(
+                f"pooling = 'cls' reads a token [MASK] before the text, and objective ="
+                f" {config.objective!r} with attention = {config.attention!r} has none that sees"
+                " the text; use 'mean' or 'last'"
+            )

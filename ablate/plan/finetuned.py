@@ -1,0 +1,138 @@
+"""The cells of a study that fine-tunes: the task, its classes, and the pre-trained runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ablate import metrics, sizes
+from ablate.errors import AblateError, unknown
+from ablate.kinds import Run, kind
+from ablate.plan import check, held_out
+from ablate.plan import notes as of_transformers
+from ablate.plan.model import Cell, Confound, Contrast, Plan, Resolved, Text, before
+from ablate.plan.resolve import TransformerResolver
+from ablate.study import Fields, Study
+from ablate.study.source import Source, located
+from ablate.text import labels, sources
+from ablate.text.labels import LabelledTexts
+from ablate.units import listed
+
+
+@dataclass
+class FinetuneResolver(TransformerResolver):
+    """Resolves the cells of a study that fine-tunes; each file of a task is read once."""
+
+    _tasks: dict[str, LabelledTexts] = field(default_factory=dict)
+
+    def fields(self, chosen: dict[str, str]) -> Fields:
+        """See `TransformerResolver.fields`; a task's file is known by its hash."""
+        fields = super().fields(chosen)
+        name: str = fields["task"]
+        if name in labels.TASKS:
+            names = labels.LABELS[labels.TASKS[name]].names
+            return fields | {"n_class": len(names)}
+        texts = self._texts_of(name)
+        return fields | {"task_hash": texts.hash, "n_class": len(texts.names)}
+
+    def resolve(self, chosen: dict[str, str], baseline: Run | None) -> Resolved:
+        """See `TransformerResolver.resolve`.
+
+        Raises:
+            AblateError: There are too few labelled texts, or the corpus is not that of the task.
+        """
+        resolved = super().resolve(chosen, baseline)
+        config: Any = resolved.run.config
+        if not config.part("method").finetunes:
+            raise AblateError(f"method = {config.method!r} in a study with [finetune]")
+        if not config.task_hash:
+            labels.find(labels.TASKS[config.task], config.corpus, config.corpus_hash)
+        else:
+            fitted = self._texts_of(config.task).fitted
+            labels.check_number(config.labels, int(fitted.sum()), config.n_class)
+        if config.tokenizer == "tokens":
+            raise AblateError(
+                "tokenizer = 'tokens' cannot encode the texts of a task; give the tokenizer.json"
+                " that made the tokens"
+            )
+        return replace(resolved, run=Run("finetune", resolved.run.fields).of_parent())
+
+    def _texts_of(self, name: str) -> LabelledTexts:
+        if name not in self._tasks:
+            with located(Source(self.study.path, self.study.toml), "finetune", "task"):
+                path = sources.absolute(name, self.study.path.parent)
+                if not path.exists() and not path.suffix:
+                    raise unknown("task, which is no file either,", name, labels.TASKS)
+                self._tasks[name] = found = labels.task(path)
+            self.sources[found.hash] = str(path)
+        return self._tasks[name]
+
+
+def complaints(
+    study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...], texts: Sequence[Text]
+) -> Iterator[str]:
+    """Yield what in a study has no effect, or would be misleading, with its line in the file."""
+    source = Source(study.path, study.toml)
+    row, _ = metrics.parse(study.metric)
+    if not row.task:
+        names = ", ".join(name for name, one in metrics.METRICS.items() if one.task)
+        yield (
+            f"{source.where('metric') or study.path}: metric {study.metric!r} is not measured of"
+            f" fine-tuned runs; choose one of {names}"
+        )
+    for cell in cells:
+        measured = [name for name, _ in cell_finals(study, cell)]
+        if row.name not in measured:
+            yield (
+                f"{source.where('metric')}: metric {study.metric!r} is not measured in cell"
+                f" {cell.label!r}: from random weights nothing can be forgotten"
+            )
+    yield from check.complaints(study, cells, compared, texts)
+
+
+def cell_finals(study: Study, cell: Cell) -> list[tuple[str, float]]:
+    """Return the finals of the runs of a cell."""
+    return kind(cell.run.kind).finals(cell.run.fields, study.evaluation)
+
+
+def shared_rate(cells: Sequence[Cell]) -> Iterator[Confound]:
+    """Yield that all cells share a learning rate on the task, where they do."""
+    rates = {cell.config.finetune_lr for cell in cells}
+    if len(rates) == 1:
+        text = (
+            f"all cells share finetune_lr = {rates.pop():g}: a disadvantage for cells that need"
+            " another learning rate"
+        )
+        yield Confound("learning rate", "", text)
+
+
+def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
+    """Return sentences about the pre-trained runs, and how many parameters are trained."""
+    pretrained = parents(cells)
+    alike: dict[int, list[str]] = {}
+    for cell in cells:
+        if (n := sizes.finetuned(cell.config).trained) is not None:
+            alike.setdefault(n, []).append(cell.label)
+    each = [
+        f"{n:,} in {found[0]!r}" + (f" and {len(found) - 1} more" if found[1:] else "")
+        for n, found in alike.items()
+    ]
+    trained = [f"Parameters trained on the task: {listed(each)}"] if each else []
+    return (*trained, *of_transformers.notes(study, pretrained))
+
+
+def parents(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """Return cells with the pre-trained run of each, without those that start from none."""
+    return tuple(first for cell in cells if (first := before(cell)))
+
+
+def with_final_tokens(plan: Plan) -> Plan:
+    """Return a plan with the default of `[eval] final_tokens` that its pre-trained runs alone have,
+    so that other studies can share them.
+    """
+    pretrained = parents(plan.cells)
+    if not pretrained:
+        return plan
+    evaluation = plan.study.evaluation
+    return held_out.measured(plan, held_out.final_tokens(pretrained, evaluation))

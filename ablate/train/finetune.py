@@ -1,0 +1,259 @@
+"""Fine-tune one model on a task of labelled texts, and measure what it forgets."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from ablate import draws
+from ablate.data.passages import Passages, chosen, task
+from ablate.errors import AblateError
+from ablate.evaluation import Evaluation
+from ablate.kinds import Context, Job, kind
+from ablate.model.finetuned import Classifier
+from ablate.text import Tokens
+from ablate.train import weights
+from ablate.train.engine import peak_bytes
+from ablate.train.evaluate import Evaluator
+from ablate.train.step import Step
+
+POINTS = 200  # most points of the loss over training
+
+
+def train(job: Job, context: Context, tokens: Tokens) -> None:
+    """Train one run of kind "finetune" and emit its events.
+
+    It has diverged at the step whose loss is not finite. A job that is to stop begins anew later:
+    fine-tuning is short.
+
+    Args:
+        job: The run, and the file of its parent's weights.
+        context: Device, events, and when to stop.
+        tokens: The text of the pre-training.
+
+    Raises:
+        AblateError: The weights or the task cannot be read, or do not serve.
+    """
+    (run,) = job.runs
+    cuda = context.device.startswith("cuda")
+    with torch.cuda.device(context.device) if cuda else nullcontext():
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
+        step = Step([run.config], tokens, context.device, job.micro_batch, job.recompute)
+        if run.parent:
+            path = job.parents[0] if job.parents else None
+            _load(step.model, path, run.parent)
+        evaluator = None
+        if run.parent:
+            evaluator = Evaluator(step, [run.config], _alone(job.evaluation), tokens, job.sources)
+        passages = task(run.config, tokens, job.sources)
+        with context.device_lock:
+            Finetuning(step, passages, evaluator, job, context).run()
+
+
+def _alone(evaluation: Evaluation) -> Evaluation:
+    """Return an evaluation of the held-out loss, without linear probes and metrics of a user's."""
+    return evaluation.model_copy(update={"downstream": (), "own": None})
+
+
+def _load(model: nn.Module, path: Path | None, key: str) -> None:
+    """Give a model the weights of its parent.
+
+    Raises:
+        AblateError: There is no file, or it holds other weights.
+    """
+    if path is None or not path.is_file():
+        raise AblateError(
+            f"the weights of its parent run {key[:12]} are no longer there; `ablate db check"
+            " --repair` and then `ablate run` train the parent again"
+        )
+    kept, about = weights.read(path)
+    if about.key != key:
+        raise AblateError(f"{path} holds the weights of run {about.key[:12]}, not of {key[:12]}")
+    try:
+        model.load_state_dict({name: one[None] for name, one in kept.items()})
+    except RuntimeError as error:
+        words = " ".join(str(error).split())
+        raise AblateError(f"the weights of the parent run {key[:12]} do not fit: {words}") from None
+
+
+class Finetuning:
+    """The training of one run on its task."""
+
+    def __init__(
+        self,
+        step: Step,
+        passages: Passages,
+        evaluator: Evaluator | None,
+        job: Job,
+        context: Context,
+    ):
+        self.of, self.evaluation = job.runs[0], job.evaluation
+        config = self.of.config
+        self.begun = time.perf_counter()
+        self.step, self.passages, self.evaluator = step, passages, evaluator
+        self.config, self.context, (self.emit,) = config, context, context.emit
+        self.steps: int = config.finetune_steps
+        self.held_out = np.flatnonzero(~passages.fitted)
+        self.rows = chosen(passages, config.labels, config.batches_seed)
+        self.before = self._pretraining_loss()
+        self.model = Classifier(step.model, config).train()
+        del step.optimiser  # the moments of all weights take twice their memory
+        self.optimiser = config.part("optimiser").make(self.model, config)
+        self.schedule = config.part("schedule").make()
+        points = min(job.evaluation.points, self.steps)
+        self.evaluate_at = {math.ceil(self.steps * k / points) for k in range(1, points + 1)}
+        self.shown_at = range(1, self.steps + 1, -(-self.steps // POINTS))
+        self.latest = math.nan, math.nan  # loss and accuracy on the held-out texts
+        self.seconds = 0.0  # of steps
+
+    def run(self) -> None:
+        """Train to the end, until the loss is not finite, or until `stop()`."""
+        self.emit("start", step=0, threads=torch.get_num_threads(), compile_mode="eager", note=None)
+        self.context.progress.long = False
+        status, done = "complete", 0
+        while status == "complete" and done < self.steps:
+            if self.context.stop():
+                status = "stopped"
+            else:
+                done += 1
+                status = self._made(done)
+        if status == "complete":
+            status = self._finish()
+        if status == "diverged":
+            finals = kind(self.of.kind).finals(self.of.fields, self.evaluation)
+            self.emit("final", values=[[name, at, math.nan] for name, at in finals])
+        seconds = time.perf_counter() - self.begun
+        peak = peak_bytes(self.step.device)
+        self.emit("end", status=status, step=done, device_seconds=seconds, peak_bytes=peak)
+
+    def _made(self, number: int) -> str:
+        """Make a step, the first one being 1, and emit metrics; return "diverged" or "complete"."""
+        begun = time.perf_counter()
+        loss, norm, lr = self._step(number - 1)
+        self.seconds += time.perf_counter() - begun
+        self.context.progress.advance()
+        finite = math.isfinite(loss)
+        if number in self.shown_at or not finite:
+            series = {"train_loss": [loss], "grad_norm": [norm], "lr": [lr]}
+            self.emit("metrics", steps=[number], series=series)
+        if finite and number in self.evaluate_at:
+            self.latest = self._on_task()
+            task_loss, accuracy = self.latest
+            series = {"task_loss": [task_loss], "task_accuracy": [accuracy]}
+            self.emit("metrics", steps=[number], series=series)
+        return "complete" if finite else "diverged"
+
+    def _finish(self) -> str:
+        """Measure and emit the finals; return "diverged" or "complete"."""
+        task_loss, accuracy = self.latest
+        if not math.isfinite(task_loss):
+            return "diverged"
+        finals = {
+            "task_loss": task_loss,
+            "task_accuracy": accuracy,
+            "task_chance": self._chance(),
+            "train_seconds": self.seconds,
+            "epochs": self.steps * self.config.finetune_batch / len(self.rows),
+        }
+        if self.before is not None and (after := self._pretraining_loss()) is not None:
+            finals |= {"pretraining_loss": after, "forgetting": after - self.before}
+        self.emit("final", values=[[name, 0, value] for name, value in finals.items()])
+        return "complete"
+
+    def _step(self, done: int) -> tuple[float, float, float]:
+        """Make a step; return loss, norm of the gradient and learning rate."""
+        config, device = self.config, self.step.device
+        rows = self._batch(done)
+        at_once = self.step.micro_batch if self.step.micro_batch < config.batch_size else len(rows)
+        rng = self.step.model.rng
+        rng.step.fill_(done)
+        gradients: list[Tensor] = []
+        total = 0.0
+        parameters = self.optimiser.parameters
+        for row in range(0, len(rows), at_once):
+            rng.row.fill_(row)
+            part = rows[row : row + at_once]
+            loss = self._losses(part).sum() / len(rows)
+            pieces = torch.autograd.grad(loss, parameters, materialize_grads=True)
+            if gradients:
+                torch._foreach_add_(gradients, pieces)
+            else:
+                gradients = list(pieces)
+            total += loss.item()
+
+        def number(value: float) -> Tensor:
+            return torch.tensor([value], dtype=self.optimiser.weights.dtype, device=device)
+
+        made, steps = number(done), number(self.steps)
+        lr = config.finetune_lr * self.schedule(made, steps, config.warmup * steps)
+        norm = self.optimiser.update(
+            self.optimiser.flatten(gradients),
+            made[0],
+            lr,
+            number(config.weight_decay),
+            number(config.grad_clip or math.inf),
+            number(total).isfinite(),
+        )
+        return total, norm.item(), lr.item()
+
+    def _batch(self, done: int) -> np.ndarray:
+        """Return the numbers of a step's texts: each epoch reads all of them once, by draws."""
+        size, n = self.config.finetune_batch, len(self.rows)
+        places = np.arange(done * size, (done + 1) * size)
+        seed, stream = self.config.batches_seed, draws.stream("finetune.order")
+        orders = {
+            epoch: np.random.default_rng((seed, stream, epoch)).permutation(self.rows)
+            for epoch in range(int(places[0]) // n, int(places[-1]) // n + 1)
+        }
+        return np.array([orders[place // n][place % n] for place in places.tolist()])
+
+    def _losses(self, rows: np.ndarray) -> Tensor:
+        """Return the cross-entropy of some texts, [n]."""
+        logits, classes = self._logits(rows)
+        return cross_entropy(logits, classes, reduction="none")
+
+    def _logits(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        inputs, lengths = (one.to(self.step.device) for one in self.passages.padded(rows))
+        classes = torch.from_numpy(self.passages.classes[rows]).long().to(self.step.device)
+        with self.step.autocast():
+            logits = self.model(inputs, lengths)
+        return logits.float() if logits.dtype == torch.bfloat16 else logits, classes
+
+    def _on_task(self) -> tuple[float, float]:
+        """Return loss and accuracy on the held-out texts."""
+        self.model.eval()
+        nats, hits = 0.0, 0
+        size = max(1, min(self.config.finetune_batch, self.step.micro_batch))
+        with torch.no_grad():
+            for rows in _of_similar_length(self.passages, self.held_out, size):
+                logits, classes = self._logits(rows)
+                nats += cross_entropy(logits, classes, reduction="sum").item()
+                hits += int((logits.argmax(-1) == classes).sum())
+                self.context.progress.advance()
+        self.model.train()
+        return nats / len(self.held_out), hits / len(self.held_out)
+
+    def _chance(self) -> float:
+        """Return the share of held-out texts of the class that is commonest in training."""
+        commonest = np.bincount(self.passages.classes[self.rows]).argmax()
+        return float((self.passages.classes[self.held_out] == commonest).mean())
+
+    def _pretraining_loss(self) -> float | None:
+        """Return the held-out loss of the pre-training; None for a run from random weights."""
+        return self.evaluator.held_out().loss[0] if self.evaluator else None
+
+
+def _of_similar_length(passages: Passages, rows: np.ndarray, n: int) -> Sequence[np.ndarray]:
+    """Return rows, up to `n` at a time."""
+    if passages.lengths is not None:
+        rows = rows[np.argsort(passages.lengths[rows], kind="stable")]
+    return [rows[first : first + n] for first in range(0, len(rows), n)]
