@@ -175,10 +175,11 @@ def adopt(
         run = _parse(row.kind, row.fields, row.seed, row.parent or "")
         evaluation = Evaluation.model_validate_json(row.evaluation)
         journal = db.journals / row.journal
+        parent = "complete" if run.parent else ""  # else it would not be in the queue
         adopted.append(
             (
                 Claim(row.attempt, row.id, row.n, run, journal, evaluation),
-                Candidate(row.id, run, row.flops, row.cell, row.role, 0, 0, False, True),
+                Candidate(row.id, run, row.flops, row.cell, row.role, 0, 0, False, parent),
             )
         )
     return adopted
