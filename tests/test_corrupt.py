@@ -223,6 +223,8 @@ def test_a_run_learns_from_corrupted_text(objective: str) -> None:
 
 @pytest.mark.parametrize("objective", ["span", "denoise"])
 def test_a_model_of_corrupted_text_continues_no_text(objective: str) -> None:
-    model: Any = SimpleNamespace(config=_config(objective))
+    model: Any = SimpleNamespace(
+        config=_config(objective), tokenizer=SimpleNamespace(special=SimpleNamespace(target=None))
+    )
     with pytest.raises(AblateError, match=f"'{objective}' restores corrupted text"):
         sample(model, "It is")

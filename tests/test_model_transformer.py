@@ -68,25 +68,28 @@ def test_weights_start_at_the_stated_deviation(name: str) -> None:
         n_ctx=64,
     )
     model = build(config)
-    last = 1 / math.sqrt(2 * 4) if name == "depth-scaled" else 1
+    normal = name.startswith("normal-0.02")
+    last = 1 / math.sqrt(2 * 4) if name.endswith("-scaled") else 1
     fan_in = {
         "embedding.weight": 64,
         "position.table.weight": 64,
         "unembedding.weight": 64,
         "blocks.2.attention.query.output.weight": 64,
         "blocks.2.mlp.hidden.weight": 64,
-        "blocks.2.mlp.output.weight": 256 / last**2,
+        "blocks.2.mlp.output.weight": 256,
         # one matrix of d_head rows, four heads summed
-        "blocks.2.attention.output.weight": 64 / last**2,
+        "blocks.2.attention.output.weight": 64,
     }
     for parameter, terms in fan_in.items():
-        expected = 0.02 if name == "normal-0.02" else terms**-0.5
+        expected = 0.02 if normal else terms**-0.5
+        if parameter.endswith(("mlp.output.weight", "attention.output.weight")):
+            expected *= last
         weight = dict(model.named_parameters())[parameter]
         assert abs(float(weight.detach().std()) / expected - 1) < 5 / math.sqrt(
             2 * weight.numel()
         ), parameter
     stream = float(model.stream(tokens(config))[0][0, 0])
-    assert abs(stream / (math.sqrt(2) * (0.02 if name == "normal-0.02" else 1)) - 1) < 0.05
+    assert abs(stream / (math.sqrt(2) * (0.02 if normal else 1)) - 1) < 0.05
 
 
 @pytest.mark.parametrize("tie", CATALOGUE["tie_embeddings"].names)

@@ -137,7 +137,7 @@ def test_levels_of_a_package_are_studied_and_its_version_is_part_of_the_key(
     install(site, "1.1")
     for command in ("status", "report", "plan"):
         with monkeypatch.context() as patched:
-            patched.setattr(report, "write", lambda data, folder: folder)  # draws no figures
+            patched.setattr(report, "write", lambda data, folder, kinds: folder)  # draws no figures
             out = " ".join(ablate(command, "mine.toml")[1].split())
         assert "my-levels is another version now (1.1)" in out, (command, out)
         assert "4 runs of activation=squared and norm_kind=max-norm (1.0)" in out or (

@@ -656,7 +656,7 @@ def test_parts_taken_away_one_at_a_time_are_corrected_together(tmp_path: Path) -
     ), (holm, text)
 
 
-@pytest.mark.usefixtures("svg_only")
+@pytest.mark.usefixtures("few_replicates", "svg_only")
 def test_many_contrasts_are_summarised_with_each_further_below(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     depths = {**TOPOLOGY, "n_layer": {str(n): {"n_layer": n} for n in (1, 2, 3, 4)}}
@@ -859,7 +859,7 @@ def test_an_index_links_studies_of_like_names_to_their_own_pages(tmp_path: Path)
         assert f"Is this {name}?" in text
 
 
-@pytest.mark.usefixtures("svg_only")
+@pytest.mark.usefixtures("few_replicates", "svg_only")
 def test_what_nothing_tells_apart_is_not_ranked_and_has_no_brackets(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     depths = {**TOPOLOGY, "n_layer": {str(n): {"n_layer": n} for n in (1, 2, 3, 4)}}

@@ -15,7 +15,7 @@ from ablate import report
 from ablate.analysis.records import Contrast
 from ablate.report import overview
 
-svg_only = report_study.svg_only
+few_replicates, svg_only = report_study.few_replicates, report_study.svg_only
 LEVELS = ("serial", "parallel", "concat", "no-skip")
 TOPOLOGY = {"topology": {name: {"topology": name} for name in LEVELS}}
 SHIFT = {"serial": 0.0, "parallel": -0.5, "concat": 0.0, "no-skip": 1.0}
@@ -55,6 +55,7 @@ def test_the_matrix_has_the_effect_of_every_contrast_where_its_sentence_is(tmp_p
     assert [float(cell.text) for cell in serial if cell] == pytest.approx(list(runs), abs=5e-3)
 
 
+@pytest.mark.usefixtures("few_replicates")
 def test_many_strata_are_rows_and_two_factors_of_one_arm_are_a_grid(tmp_path: Path) -> None:
     tall = study(tmp_path / "a", depths(*range(1, 9)), shifted, within=["n_layer"], seeds=3)
     found = overview.matrix(report.gather(tall, "topology"))

@@ -895,8 +895,8 @@ def test_the_report_gives_what_was_tuned_and_its_cost(reported) -> None:
     assert f"Tuning took {tuning} runs and {tuning * 0.1:.2g} s of device time" in text
     assert "No rate that was tried trains topology=no-mlp-skip." in text
     assert "| topology=parallel | 0.0178 | 10 from 0.0001 to 0.0316 | 2 |" in text
-    assert (folder / "figures" / "tuning-0.svg").read_text().count("chosen 0.0") == 3
-    assert (folder / "figures" / "tuning-0.svg").read_text().count("no-mlp-skip: diverged at") == 9
+    assert (folder / "figures" / "tuning.svg").read_text().count("chosen 0.0") == 3
+    assert (folder / "figures" / "tuning.svg").read_text().count("no-mlp-skip: diverged at") == 9
 
 
 def test_the_report_gives_the_change_from_a_shared_rate(tmp_path: Path, reported) -> None:

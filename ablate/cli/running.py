@@ -52,7 +52,10 @@ def run(
     ] = "local",
     slurm: Annotated[
         list[str] | None,
-        option("An option of sbatch, or a key of [slurm]; may be repeated.", metavar="KEY=VALUE"),
+        option(
+            "An option of sbatch, or a key of the table slurm of a study; may be repeated.",
+            metavar="KEY=VALUE",
+        ),
     ] = None,
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop at the first run that fails.")

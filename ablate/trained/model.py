@@ -73,6 +73,7 @@ class Model(nn.Module):
         Raises:
             AblateError: A source is missing, or the model has no encoder to read it.
         """
+        self._use_levels()
         encodes = self.config.part("architecture").encodes
         if encodes and source is None:
             raise AblateError(
@@ -95,12 +96,16 @@ class Model(nn.Module):
             tokens: [1, B, T] int64.
             *read: What follows them in `ablate.data.objectives.Example.read`.
         """
-        if self.about.use:  # the levels of the model that was loaded last are in the catalogue
-            outside.use(self.about.use)
+        self._use_levels()
         casts = self.config.part("precision").casts
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=casts):
             logits: Tensor = self.transformer(tokens, *read)
         return logits[0]
+
+    def _use_levels(self) -> None:
+        """Put this model's levels from outside into the catalogue, instead of those of another."""
+        if self.about.use:
+            outside.use(self.about.use)
 
     @staticmethod
     def _use(about: About) -> None:
