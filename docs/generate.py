@@ -173,7 +173,7 @@ def presets() -> str:
         params = sizes.count(resolve({**row.fields, "n_vocab": row.n_vocab})).params
         counts = (f"{row.n_vocab:,}", f"{params:,}", f"{row.published:g}M")
         rows.append((f"`{name}`", *counts, row.source, row.differs))
-    columns = ("preset", "vocabulary", "parameters", "published", "source", "published model")
+    columns = ("preset", "vocabulary", "parameters", "published", "source", "differences")
     return table(columns, rows)
 
 

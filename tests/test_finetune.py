@@ -366,7 +366,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "too few labels": ({"finetune": "labels = 1"}, "labels = 1: the task has 2 classes"),
     "pooling": ({"finetune": 'pooling = "cls"'}, "pooling = 'cls'.*objective = 'causal'"),
     "metric": ({"metric": "loss"}, "'loss' is not measured.*task_accuracy"),
-    "forgetting": ({"metric": "forgetting"}, "'method=scratch'.*nothing can be forgotten"),
+    "forgetting": ({"metric": "forgetting"}, "'method=scratch'.*no pre-training"),
     "idle": (
         {"factors": 'method = ["full", "head"]', "finetune": "lora_rank = 2"},
         "lora_rank has no effect",

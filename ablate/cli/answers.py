@@ -35,7 +35,7 @@ def report(
         typer.Option(
             "--figures",
             metavar="KINDS",
-            help="Files of each figure, such as svg,pdf,png; svg is always written.",
+            help="Formats of the figures, such as svg,pdf,png; svg is always written.",
         ),
     ] = "svg",
     as_: Annotated[
@@ -87,7 +87,7 @@ def _kinds(given: str) -> list[str]:
     asked = given.replace(",", " ").split()
     for kind in asked:
         if kind not in KINDS:
-            raise unknown("--figures: kind of file", kind, KINDS)
+            raise unknown("format for --figures", kind, KINDS)
     return [kind for kind in KINDS if kind == "svg" or kind in asked]
 
 

@@ -638,7 +638,7 @@ def factors(
         ),
     ] = None,
     presets: Annotated[
-        bool, option("List the presets instead: published models as fields of a run.")
+        bool, option("List presets instead: published models, each as fields of a run.")
     ] = False,
 ) -> None:
     """List the factors, or the levels of one factor with their sources."""
@@ -686,8 +686,8 @@ def _presets() -> None:
     out = console()
     out.print(table(["preset", "parameters", "published", *sized, "source"], rows))
     out.print(
-        "Parameters are those with the published vocabulary; a run has that of its tokenizer."
-        " `ablate factors --presets NAME` shows the fields of one.",
+        "Parameters count the published vocabulary; a run has the vocabulary of its tokenizer."
+        " `ablate factors --presets NAME` shows the fields of a preset.",
         markup=False,
     )
 

@@ -1,4 +1,4 @@
-"""`ablate prune`: what each head or block of a trained model is worth."""
+"""`ablate prune`: how much worse a trained model is without each head or block."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ ALPHA = 0.05
 def prune(
     model: ModelName,
     heads: Annotated[
-        bool, option("Leave out each head of attention; the default.", "--heads")
+        bool, option("Leave out one attention head at a time; the default.", "--heads")
     ] = False,
-    blocks: Annotated[bool, option("Leave out each block.", "--blocks")] = False,
+    blocks: Annotated[bool, option("Leave out one block at a time.", "--blocks")] = False,
     corpus: Annotated[
-        str,
-        option("The text, as a study file names it; by default that of the run.", metavar="CORPUS"),
+        str, option("A corpus, as in a study file; by default that of the run.", metavar="CORPUS")
     ] = "",
     tokens: Annotated[
         str, option("Held-out tokens to read; by default 32K.", "--tokens", metavar="N")
@@ -46,11 +45,11 @@ def prune(
     ] = "cpu",
     as_json: Annotated[bool, option("Print the result as JSON.", "--json")] = False,
     plot: Annotated[
-        Path | None, option("Draw it: .svg, .pdf or .png.", "--plot", metavar="FILE")
+        Path | None, option("Draw a figure: a .svg, .pdf or .png file.", "--plot", metavar="FILE")
     ] = None,
     db: Db = None,
 ) -> None:
-    """Show what the held-out loss becomes without each head or block of a trained model.
+    """Show the held-out loss of a trained model without each of its heads or blocks.
 
     ablate prune 12 --plot heads.svg
 
@@ -135,7 +134,7 @@ def _lines(found: Pruned) -> Iterator[RenderableType]:
         f" {len(better)}; for {n - len(worse) - len(better)} no difference is found"
     )
     if found.block > 1:
-        yield f"Neighbouring windows are alike: up to {found.block} count as one"
+        yield f"Neighbouring windows are correlated: up to {found.block} count as one"
 
 
 def _plot(found: Pruned, path: Path) -> None:

@@ -48,7 +48,7 @@ def run(
         str, option("Which GPUs, by number; all by default.", "--devices", metavar="0,2,…")
     ] = "",
     on: Annotated[
-        str, option("Where jobs run: on this host, or in jobs of a cluster.", metavar="local|slurm")
+        str, option("Where runs train: on this host, or in Slurm jobs.", metavar="local|slurm")
     ] = "local",
     slurm: Annotated[
         list[str] | None,
@@ -134,7 +134,9 @@ def _slurm(
     from ablate.study.slurm import changed
 
     if numbers:
-        raise AblateError("--devices numbers GPUs of this host; --slurm gres=gpu:1 asks for them")
+        raise AblateError(
+            "--devices selects GPUs of this host; ask Slurm for GPUs: --slurm gres=gpu:1"
+        )
     settings = changed(plan.study.slurm, words)
     return SlurmExecutor(locate(db), request(plan, settings, device, study))
 
@@ -143,7 +145,7 @@ def cancel(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="The study: its name or its file.")],
     db: Db = None,
 ) -> None:
-    """End the jobs of a study in Slurm. Its runs checkpoint, and the next `ablate run` goes on."""
+    """End the Slurm jobs of a study. The next `ablate run` continues from its checkpoints."""
     from ablate import store
     from ablate.cli.stored import name_of
     from ablate.launch import slurm
@@ -154,7 +156,7 @@ def cancel(
         if name not in (known := studies(database)):
             raise unknown("study in the database", name, known)
         slurm.cancel(database, name)
-    console().print(f"{name}: its Slurm jobs have ended; `ablate run` goes on", markup=False)
+    console().print(f"{name}: its Slurm jobs have ended; `ablate run` continues it", markup=False)
 
 
 def _preload(executor: LocalExecutor, plan: Plan) -> None:

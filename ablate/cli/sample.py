@@ -20,7 +20,7 @@ def sample(
             help=(
                 "The beginning of a text; for a masked model, a text with [MASK] for each token to"
                 " fill in; for a model of pairs or an encoder-decoder of transformers, a source."
-                " Without TEXT a causal model begins a new document."
+                " Without TEXT, a causal model begins a new document."
             ),
             show_default=False,
         ),

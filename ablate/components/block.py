@@ -508,7 +508,7 @@ class Normal002(Init):
 @level("init", "normal-0.02-scaled", source="GPT-2, Radford et al. 2019, §2.3")
 class Normal002Scaled(Normal002):
     """normal-0.02, with the output matrices of attention and MLP divided by √(2·n_layer) where the
-    topology adds what they return to the stream.
+    topology adds their outputs to the residual stream.
     """
 
     def deviation(self, config: Config, fan_in: int, ends_branch: bool) -> float:

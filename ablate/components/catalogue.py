@@ -122,7 +122,7 @@ _ROWS = (
     Factor(
         "norm_epsilon",
         "block",
-        "What every norm adds to the variance, or to the mean of squares, before the root.",
+        "Number that every norm adds to the variance or mean of squares before the square root.",
         source="Ba et al. 2016, arXiv:1607.06450",
         needs={
             "norm_kind": ("layernorm", "rmsnorm", "layernorm-scalar"),
@@ -256,7 +256,7 @@ _ROWS = (
     Factor(
         "rope_share",
         "position",
-        "Share of a head's channels, from the first on, that rotary positions turn.",
+        "Share of each head's channels, counted from the first, that rotary positions rotate.",
         source="GPT-NeoX-20B, Black et al. 2022, arXiv:2204.06745",
         needs={"position": ("rotary",)},
     ),
@@ -382,7 +382,7 @@ _ROWS = (
     Factor(
         "pooling",
         "fine-tuning",
-        "Features that a classifier reads.",
+        "Features of a text that the classifier reads.",
         choice=True,
         needs={"method": ("scratch", "full", "head", "adapter", "lora")},
     ),

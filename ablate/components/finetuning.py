@@ -27,8 +27,8 @@ TASK_FIELDS = (
     ),
     Field("task_hash", str, "", "SHA-256 of the task's file; filled in."),
     Field("n_class", int, 0, "Classes of the task; filled in."),
-    Field("labels", int, 0, "Labelled texts that are trained on; 0 for all.", GPT),
-    Field("finetune_steps", int, 200, "Steps of the optimiser on the task."),
+    Field("labels", int, 0, "Number of labelled texts to train on; 0 for all.", GPT),
+    Field("finetune_steps", int, 200, "Optimiser steps on the task."),
     Field("finetune_lr", float, 1e-3, "Peak learning rate on the task."),
     Field("finetune_batch", int, 32, "Texts per step on the task."),
 )
@@ -41,8 +41,8 @@ class Method(Component):
         finetunes: Whether it is a fine-tuning.
         starts: Whether it starts from the weights of a pre-trained model.
         reads_blocks: Whether it changes the blocks of a transformer.
-        trains: What it trains besides the classifier and what it adds: "all" of a model, "norms" of
-            blocks, or "" for nothing.
+        trains: Which weights of the pre-trained model it trains: "all", "norms", or "" for none. It
+            also trains the classifier and the modules that it adds.
     """
 
     factors = ("method",)
@@ -71,7 +71,7 @@ class Method(Component):
         if not model.of_blocks and (self.reads_blocks or not config.part("attention").causal):
             raise AblateError(
                 f"method = {self.name!r}: architecture = {model.name!r} is not built of ablate's"
-                " blocks; give a causal one, with method = 'full', 'head' or 'scratch'"
+                " blocks; use a causal one, with method = 'full', 'head' or 'scratch'"
             )
 
     def sizes(self, config: Config, width: int) -> Counts:
@@ -143,15 +143,18 @@ class LoRA(Method):
 
     module = "ablate.model.finetuned:add_low_rank"
     reads_blocks = True
-    fields = (*TASK_FIELDS, Field("lora_rank", int, 4, "Rank of the change of a matrix.", HU))
+    fields = (
+        *TASK_FIELDS,
+        Field("lora_rank", int, 4, "Rank of the change that is added to a matrix.", HU),
+    )
 
     def check(self, config: Config) -> None:
         """See `Component.check`."""
         super().check(config)
         if config.qkv != "linear" or not config.part("mixer").attends:
             raise AblateError(
-                f"method = 'lora' changes the query and value matrices, and mixer ="
-                f" {config.mixer!r} with qkv = {config.qkv!r} has none; use method = 'adapter'"
+                f"method = 'lora' changes the query and value matrices, which mixer ="
+                f" {config.mixer!r} with qkv = {config.qkv!r} does not have; use method = 'adapter'"
             )
 
     def added(self, config: Config) -> int:
@@ -185,9 +188,8 @@ class Last(Pooling):
         """See `Component.check`."""
         if config.part("method").finetunes and not config.part("attention").causal:
             raise AblateError(
-                f"pooling = 'last' reads the token that has seen all others, and with objective ="
-                f" {config.objective!r} and attention = {config.attention!r} each has; use 'mean'"
-                " or 'cls'"
+                f"pooling = 'last' needs causal attention, but objective ="
+                f" {config.objective!r} has attention = {config.attention!r}; use 'mean' or 'cls'"
             )
 
 
@@ -202,7 +204,7 @@ class Cls(Pooling):
         masks, causal = config.part("objective").masks, config.part("attention").causal
         if config.part("method").finetunes and (causal or not masks):
             raise AblateError(
-                f"pooling = 'cls' reads a token [MASK] before the text, and objective ="
-                f" {config.objective!r} with attention = {config.attention!r} has none that sees"
-                " the text; use 'mean' or 'last'"
+                f"pooling = 'cls' needs a masked model whose first token sees the whole text, but"
+                f" this one has objective = {config.objective!r}, attention ="
+                f" {config.attention!r}; use 'mean' or 'last'"
             )

@@ -2,13 +2,13 @@
 
 `preset = "gpt2"` in a study file stands for the fields of its row; every field that the study sets
 itself replaces that of the preset. A row names a field only where its source does, or where the
-published code shows it: a learning rate that a paper does not tell stays ablate's default. Fields
+published code shows it: a learning rate that a paper does not state stays ablate's default. Fields
 that follow from others, such as d_mlp = 4·d_model, are left out, so that they follow from an
 overridden width, too.
 
-ablate's model of a preset has the parameters of the published one but for those that `differs`
-names. Three numbers of papers are rounded freely: BERT's 340M for what is 336M with all heads, and
-the 65M and 213M of Vaswani et al., which are 63M and 214M with their 37,000 pieces.
+ablate's model of a preset has the parameters of the published model except those that `differs`
+names. Three published numbers are not exact: BERT's 340M is 336M with all heads, and the 65M and
+213M of Vaswani et al. are 63M and 214M with their 37,000 tokens.
 `tests/test_presets.py` compares both with the models of the library `transformers`.
 """
 
@@ -34,7 +34,7 @@ class Preset:
             vocabulary of its tokenizer instead.
         published: Its parameters in millions, as the source rounds them.
         source: Paper, and code or model card where the paper does not say it.
-        differs: Parameters or rules of the published model that ablate's model does not have.
+        differs: How ablate's model, or what the preset sets, differs from the published model.
     """
 
     fields: Mapping[str, Any]
@@ -183,18 +183,21 @@ def _size(n_layer: int, d_model: int, n_head: int, **more: Any) -> dict[str, Any
     return {"n_layer": n_layer, "d_model": d_model, "n_head": n_head, **more}
 
 
-_OF_GPT_2 = "the paper's Table 2 has {}M, which its authors call an error; its rate is not told"
-_OF_BERT = "no segment embeddings, and no next-sentence task with its pooler"
-_OF_T5 = "Adafactor with rate 1/√step is no level; its queries start smaller, by √d_head"
-_OF_BART = "no two unused rows in each table of positions; rate and batch of this size are not told"
-_OF_VASWANI = "a rate of d^-½·step^-½, label smoothing and batches by length are no levels"
-_OF_LLAMA = "its initialisation is not told"
+_OF_GPT_2 = "the paper's {}M is an error, as its authors say; its learning rate is not published"
+_OF_BERT = "ablate has no segment embeddings, no next-sentence task and no pooler"
+_OF_T5 = "ablate has no Adafactor with rate 1/√step; published queries start smaller, by √d_head"
+_OF_BART = (
+    "published position tables have two rows more, unused; learning rate and batch size of this"
+    " model are not published"
+)
+_OF_VASWANI = "ablate has no learning rate of d^-½·step^-½, label smoothing or batches by length"
+_OF_LLAMA = "its initialisation is not published"
 # warm-up: 2,000 steps of 1T / 4M and of 3T / 2M
 _LLAMA_TOLD = {"norm_epsilon": 1e-6, "lr": 3e-4, "warmup": 0.0084, "batch_tokens": 4 << 20}
 _TINY_LLAMA_TOLD = {"lr": 4e-4, "warmup": 0.0014, "batch_tokens": 2 << 20}
 
 PRESETS: dict[str, Preset] = {
-    "gpt": Preset(_GPT_1, 40478, 117, GPT_1, "2,000 updates of warm-up"),
+    "gpt": Preset(_GPT_1, 40478, 117, GPT_1, "the published warm-up of 2,000 updates is not set"),
     "gpt2": Preset(_GPT_2 | _size(12, 768, 12), 50257, 124, GPT_2, _OF_GPT_2.format(117)),
     "gpt2-medium": Preset(_GPT_2 | _size(24, 1024, 16), 50257, 355, GPT_2, _OF_GPT_2.format(345)),
     "gpt2-large": Preset(_GPT_2 | _size(36, 1280, 20), 50257, 774, GPT_2, _OF_GPT_2.format(762)),

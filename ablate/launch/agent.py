@@ -21,8 +21,8 @@ from ablate.launch.spool import Spool
 
 WAIT = 0.2  # seconds between two looks at its workers
 LOOK = 0.5  # seconds between two looks into the spool
-IDLE = 60.0  # seconds without a job after which it ends
-GRACE = 10.0  # seconds in which its workers must checkpoint once it is to end
+IDLE = 60.0  # seconds without a job after which the agent ends
+GRACE = 10.0  # seconds that its workers have for a checkpoint before it ends
 
 
 class Agent:
@@ -30,9 +30,9 @@ class Agent:
 
     Args:
         spool: Where jobs wait.
-        name: Its name, unique among the agents of the spool.
+        name: Name of the agent, unique among the agents of the spool.
         slots: A device, or a share of one, for each worker.
-        idle: Seconds without a job after which it ends.
+        idle: Seconds without a job after which the agent ends.
     """
 
     def __init__(self, spool: Spool, name: str, slots: list[Device], idle: float = IDLE):
@@ -49,7 +49,7 @@ class Agent:
         spool.start(name, len(slots))
 
     def run(self) -> str:
-        """Work until no job is left or it is told to end; return why no job can run here, or ""."""
+        """Work until no job is left or a signal arrives; return why no job can run here, or ""."""
         busy, look = time.monotonic(), 0.0
         while not self._signal and not self._fatal:
             if time.monotonic() >= look:
@@ -100,7 +100,7 @@ class Agent:
         told, self._announced = self._announced, True
         said = signal.Signals(self._signal).name
         return (
-            "" if told else f"Slurm job {self._name} ends ({said}); its runs go on in another one"
+            "" if told else f"Slurm job {self._name} ends ({said}); another one continues its runs"
         )
 
     def _give_back(self) -> None:

@@ -265,7 +265,7 @@ class WorkerPool:
             if not those:  # which another launcher has closed
                 queue.cancel(handle, kill=True)
         if number := sum(map(len, runs.values())):
-            self.say(f"{self._study}: goes on with {number} runs of an earlier launcher")
+            self.say(f"{self._study}: continues {number} runs that are already queued")
 
     # -- submitting --------------------------------------------------------------------------------
 

@@ -58,9 +58,9 @@ BLAMELESS = {
 PERHAPS = {
     "TIMEOUT": "it reached its time limit",
     "DEADLINE": "it reached its deadline",
-    "OUT_OF_MEMORY": "it was killed for want of memory",
+    "OUT_OF_MEMORY": "it ran out of memory",
     "FAILED": "it failed",
-    "COMPLETED": "its agent ended without a word",
+    "COMPLETED": "its agent ended without a message",
 }
 GPU_OPTIONS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")  # that ask for GPUs
 
@@ -268,8 +268,8 @@ class SlurmExecutor:
             return ""
         command, number = shlex.quote(self._request.argument), len(self._jobs)
         return (
-            f"{number} job{'' if number == 1 else 's'} of it go on in Slurm: `ablate run {command}"
-            f" --on slurm` continues with them, `ablate cancel {command}` ends them"
+            f"{number} job{' goes' if number == 1 else 's go'} on in Slurm: `ablate run {command}"
+            f" --on slurm` reads the results, `ablate cancel {command}` ends the Slurm jobs"
         )
 
     def _release(self) -> None:
@@ -304,7 +304,7 @@ class SlurmExecutor:
             if time.monotonic() > due and (agent := taken.get(handle)):
                 _end_agents([agent], kill=True)
                 self._spool.forget(handle)
-                self._end(Ended(handle, "stopped", f"Slurm job {agent} did not end it"))
+                self._end(Ended(handle, "stopped", f"Slurm job {agent} did not end it in time"))
 
     def _ask(self) -> None:
         """Ask Slurm for the states of its jobs, and end the jobs of those that are gone."""
@@ -522,9 +522,8 @@ def left(db: Database, study: str) -> str:
     if not waiting + taken + ended:
         return ""
     return (
-        f"in Slurm {taken} job{'' if taken == 1 else 's'} of it train, {waiting} wait, and {ended}"
-        " that ended are not read yet; `ablate run` with --on slurm goes on with them, `ablate"
-        " cancel` ends them"
+        f"jobs queued for Slurm: {taken} in training, {waiting} wait, {ended} ended,"
+        " not yet read; `ablate run` with --on slurm continues with them, `ablate cancel` ends them"
     )
 
 

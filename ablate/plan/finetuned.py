@@ -45,7 +45,9 @@ class FinetuneResolver(TransformerResolver):
         resolved = super().resolve(chosen, baseline)
         config: Any = resolved.run.config
         if not config.part("method").finetunes:
-            raise AblateError(f"method = {config.method!r} in a study with [finetune]")
+            raise AblateError(
+                f"method = {config.method!r} trains nothing on the task of [finetune]; remove it"
+            )
         if not config.task_hash:
             labels.find(labels.TASKS[config.task], config.corpus, config.corpus_hash)
         else:
@@ -63,7 +65,7 @@ class FinetuneResolver(TransformerResolver):
             with located(Source(self.study.path, self.study.toml), "finetune", "task"):
                 path = sources.absolute(name, self.study.path.parent)
                 if not path.exists() and not path.suffix:
-                    raise unknown("task, which is no file either,", name, labels.TASKS)
+                    raise unknown("task or file", name, labels.TASKS)
                 self._tasks[name] = found = labels.task(path)
             self.sources[found.hash] = str(path)
         return self._tasks[name]
@@ -78,7 +80,7 @@ def complaints(
     if not row.task:
         names = ", ".join(name for name, one in metrics.METRICS.items() if one.task)
         yield (
-            f"{source.where('metric') or study.path}: metric {study.metric!r} is not measured of"
+            f"{source.where('metric') or study.path}: metric {study.metric!r} is not measured in"
             f" fine-tuned runs; choose one of {names}"
         )
     for cell in cells:
@@ -86,7 +88,7 @@ def complaints(
         if row.name not in measured:
             yield (
                 f"{source.where('metric')}: metric {study.metric!r} is not measured in cell"
-                f" {cell.label!r}: from random weights nothing can be forgotten"
+                f" {cell.label!r}, which has no pre-training"
             )
     yield from check.complaints(study, cells, compared, texts)
 

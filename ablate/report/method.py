@@ -101,8 +101,9 @@ def _task(data: ReportData) -> str:
     return (
         f" A linear classifier on {values('pooling')} features was then trained on the task {tasks}"
         f" ({labels}, {values('finetune_steps')} steps of {values('finetune_batch')} texts, peak"
-        f" learning rate {values('finetune_lr')}), and with it what `method` names; the recipe was"
-        " the same. Held-out texts of the task are never trained on."
+        f" learning rate {values('finetune_lr')}), together with the weights that `method` trains."
+        " Optimiser and schedule were those of the pre-training. Held-out texts of the task are"
+        " never trained on."
     )
 
 

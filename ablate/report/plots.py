@@ -66,7 +66,7 @@ def seeds(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     caption = (
         "One mark a seed, in the same order for every arm; line: mean."
         + (" Filled and hollow: the two groups of seeds that are separated." if lower else "")
-        + " An arm far from the others has its mean in its name and is not drawn."
+        + " An arm far from the others is not drawn; its mean stands beside its name."
     )
     title = f"{sentence(data.labels.phrase)} of every seed"
     return figure_set.panels("seeds", title, caption, figures.seeds, panels, label=data.labels.axis)

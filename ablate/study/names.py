@@ -84,8 +84,8 @@ class TransformerNames:
             raise AblateError(f"{source.where(*path)}: {name} {FOLLOWS[name]}")
         if name in CATALOGUE and CATALOGUE[name].group == FINETUNING and not self.finetunes:
             raise AblateError(
-                f"{source.where(*path)}: {name} is for a study that fine-tunes; add a table"
-                " [finetune] with its task"
+                f"{source.where(*path)}: {name} is only for fine-tuning; add a table"
+                " [finetune] with the task"
             )
         choices = [*settable(), PRESET]
         if name not in choices:

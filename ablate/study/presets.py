@@ -24,7 +24,7 @@ def applied(source: Source, base: Fields, factors: Factors, tuned: str) -> tuple
         tuned: The field that [tune] finds; "" for none.
 
     Raises:
-        AblateError: There is a preset, and no tokenizer, of which the vocabulary follows.
+        AblateError: There is a preset, and the study gives no tokenizer.
     """
     by_factor = {name: set().union(*map(sets, levels.values())) for name, levels in factors.items()}
     _check_tokenizer(source, base, factors, base.keys() | set().union(*by_factor.values()))
@@ -51,9 +51,9 @@ def _check_tokenizer(source: Source, base: Fields, factors: Factors, written: se
         if "tokenizer" not in written:
             n = preset(name).n_tokenizer
             raise AblateError(
-                f"{source.where(*path)}: preset {name!r} brings no tokenizer, which decides the"
-                f" size of the vocabulary; give the path of its tokenizer.json, or tokenizer ="
-                f' "bpe:{n}" for one of the published size trained on the corpus, or "byte"'
+                f"{source.where(*path)}: preset {name!r} sets no tokenizer, but the tokenizer"
+                f" decides the size of the vocabulary; give one: the path of a tokenizer.json, or"
+                f' "bpe:{n}" (of the published size, trained on the corpus), or "byte"'
             )
 
 

@@ -27,11 +27,11 @@ class SlurmTable(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     max_jobs: int = Field(
-        8, ge=1, le=1000, description="most Slurm jobs of the study at a time, waiting or running"
+        8, ge=1, le=1000, description="most Slurm jobs of the study at a time, waiting and running"
     )
     memory: str = Field(
         "16GB",
-        description="memory of a GPU, or of a job without one, by which runs are packed together",
+        description="memory of a GPU, or of a Slurm job without one; it limits the runs of a pack",
     )
 
 

@@ -77,7 +77,7 @@ def check_number(n: int, there: int, n_class: int) -> None:
         )
     if 0 < n < n_class:
         raise AblateError(
-            f"labels = {n}: the task has {n_class} classes, each with one text or more; give"
+            f"labels = {n}: the task has {n_class} classes, and each needs one text or more; give"
             f" {n_class} or more"
         )
 
@@ -202,7 +202,7 @@ def task(path: Path) -> LabelledTexts:
             number = int((classes == least).sum())
             raise AblateError(
                 f"{path}: label {names[least]!r:.40} has {number} text{'s'[: number != 1]}, and"
-                f" none to {side}; a task needs some of each label on both sides"
+                f" none to {side}; each label needs texts to train on and texts to hold out"
             )
     return found_all
 

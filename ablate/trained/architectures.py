@@ -240,7 +240,7 @@ def _activation(name: str, levels: Mapping[str, str]) -> str:
     for level, other in levels.items():
         if other == theirs:
             return level
-    raise AblateError(f"activation {name!r}, and ablate's has {', '.join(levels.values())}")
+    raise AblateError(f"activation {name!r}: ablate supports only {', '.join(levels.values())}")
 
 
 def _usual(config: RunConfig) -> dict[str, Any]:
@@ -290,9 +290,7 @@ def _turns(theirs: Any, share: str = "partial_rotary_factor") -> dict[str, Any]:
     }
     kind = given.get("rope_type", given.get("type", "default"))
     if kind != "default":
-        raise AblateError(
-            f"rope_type = {kind!r}, and ablate's rotary positions have only 'default'"
-        )
+        raise AblateError(f"rope_type = {kind!r}: ablate's rotary positions support only 'default'")
     theta = given.get("rope_theta", getattr(theirs, "rope_theta", 10000.0))
     turned = given.get("partial_rotary_factor", getattr(theirs, share, 1.0))
     return {"rope_theta": float(theta), "rope_share": float(turned)}
@@ -687,11 +685,11 @@ def architecture_of(config: RunConfig) -> Architecture:
             return one
     nearest = min(refused, key=lambda name: len(refused[name]))
     lacks = [
-        f"{field} = {written(getattr(config, field))}, and not {' or '.join(map(written, levels))}"
+        f"{field} = {written(getattr(config, field))} must be {' or '.join(map(written, levels))}"
         for field, levels in refused[nearest].items()
     ]
     raise AblateError(
-        f"transformers has no such model; the most similar, {nearest}, lacks {'; '.join(lacks)}."
+        f"transformers has no such model. The most similar one is {nearest}: {'; '.join(lacks)}."
         f" Levels that can be saved: {'; '.join(_representable(refused[nearest]))}"
     )
 

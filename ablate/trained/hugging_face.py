@@ -123,7 +123,7 @@ def load(folder: Path) -> Model:
         special = Special(mask, *(_token(theirs.config, f"{name}_token_id") for name in _AROUND))
     if n_vocab > theirs.config.vocab_size:
         raise AblateError(
-            f"{folder}: {TOKENIZER} has {n_vocab:,} tokens, and the model has"
+            f"{folder}: {TOKENIZER} has {n_vocab:,} tokens, but the model only"
             f" {theirs.config.vocab_size:,}"
         )
     run = _run(of, theirs.config, folder, content)
@@ -150,7 +150,11 @@ def _check_weights(folder: Path, info: dict[str, Any]) -> None:
     for one in sorted(info["mismatched_keys"]):
         # versions of the library before 5 name no shapes
         name, *shapes = (one,) if isinstance(one, str) else one
-        of = " is {}, and not {}".format(*map(list, shapes)) if shapes else " has another shape"
+        of = (
+            " has the shape {}, not {}".format(*map(list, shapes))
+            if shapes
+            else " has another shape"
+        )
         wrong.append(f"{name}{of}")
     wrong += [f"{name} is missing" for name in sorted(info["missing_keys"])]
     if wrong:
@@ -165,7 +169,9 @@ def _architecture(folder: Path) -> Architecture:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["model_type"]
     except FileNotFoundError:
-        raise AblateError(f"{folder} has no {CONFIGURATION}: it is no folder of a model") from None
+        raise AblateError(
+            f"{folder} has no {CONFIGURATION}: it is not the folder of a model"
+        ) from None
     except (OSError, ValueError, LookupError, TypeError):
         raise AblateError(f"{path} names no model_type of transformers") from None
     kinds = {one.kind: one for one in ARCHITECTURES}
@@ -179,8 +185,8 @@ def _run(of: Architecture, theirs: Any, folder: Path, content: bytes) -> Run:
     for name, value in of.only.items():
         if getattr(theirs, name, value) != value:
             raise AblateError(
-                f"{folder}: {name} = {written(getattr(theirs, name))}, and ablate's {of.name} has"
-                f" only {written(value)}"
+                f"{folder}: {name} = {written(getattr(theirs, name))}, and ablate's {of.name}"
+                f" supports only {written(value)}"
             )
     try:
         fixed = {name: levels[0] for name, levels in of.fields.items() if len(levels) == 1}

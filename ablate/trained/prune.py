@@ -1,4 +1,4 @@
-"""What a head or a block of a trained model is worth: the held-out loss without it.
+"""The importance of heads and blocks of a trained model: the held-out loss without each.
 
 Source: Michel et al. 2019, arXiv:1905.10650, §3.
 """
@@ -38,8 +38,8 @@ class Part:
     """A head, or a block.
 
     Attributes:
-        where: "decoder" for the only stack or the one that writes, "encoder", or "cross" for the
-            attention of a decoder to an encoder.
+        where: "encoder", "decoder" (also for a model with one stack), or "cross" for the attention
+            of a decoder to an encoder.
         layer: Number of its block, from 0.
         head: Number of the head, from 0; None for the whole block.
     """
@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Importance:
-    """What the loss is without a part.
+    """How much the loss changes without a part.
 
     Attributes:
         part: The part.
@@ -64,14 +64,14 @@ class Importance:
 
 @dataclass(frozen=True)
 class Pruned:
-    """What all parts of a model are worth.
+    """The importance of all heads or blocks of a model.
 
     Attributes:
         what: Which parts.
         corpus: Name of the text.
         loss: Held-out loss of the whole model, in nats per scored token: the mean over windows.
         windows: Windows of text.
-        block: Neighbouring windows that count as one, at most, for they were alike.
+        block: Largest number of neighbouring windows that count as one, as they are correlated.
         parts: Their importance, in the order of the model.
     """
 
@@ -92,13 +92,13 @@ def prune(
     root: Path | None = None,
     advance: Callable[[int, int], object] = lambda done, of: None,
 ) -> Pruned:
-    """Return what each head or block is worth on held-out text.
+    """Return how much the held-out loss changes without each head or block.
 
-    A head is left out by a zero in the place of its output, before the matrix that combines heads;
-    a block by its input in the place of its output. All other weights stay. Windows are those that
-    evaluations read; intervals are Student's, over windows or blocks of neighbours that are not
-    significantly correlated, widened by what is left of the correlation, and hold for other text of
-    the same kind.
+    To leave out a head, its output is set to 0 before the matrix that combines heads. To leave out
+    a block, its output is replaced by its input. All weights stay the same. The windows are those
+    of evaluations. Neighbouring windows are merged while they are significantly correlated. The
+    intervals are Student's t intervals over the merged windows, widened by the correlation that
+    remains. They hold for other text of the same kind.
 
     Args:
         model: A model of a run, or of a folder of `transformers`.
@@ -106,7 +106,7 @@ def prune(
         corpus: A text, as a study file names it; "" for that of the run.
         tokens: Held-out tokens to read.
         root: Folder from which the path of a corpus counts; by default the working directory.
-        advance: Called with the parts that are done, and their number.
+        advance: Called with the number of parts that are done, and of all parts.
 
     Raises:
         AblateError: The model has no such parts, or there is no such text.
@@ -118,7 +118,7 @@ def prune(
     if len(whole) < 2:
         raise AblateError(
             f"corpus {named!r} has {len(whole)} window of n_ctx = {model.config.n_ctx} tokens to"
-            " read, and an interval needs two; raise --tokens, or give a longer text"
+            " read, but an interval needs two; raise --tokens, or give a longer text"
         )
     effects, merged = [], 1
     for number, part in enumerate(found):
@@ -253,7 +253,9 @@ def _text(model: Model, named: str, root: Path) -> tuple[str, Tokens]:
             " objective writes; only runs of encoder-decoders can be pruned"
         )
     if not named and not config.corpus:
-        raise AblateError("a folder names no text: give one with --corpus, such as --corpus austen")
+        raise AblateError(
+            "a model folder has no text: give one with --corpus, such as --corpus austen"
+        )
     try:
         corpus = corpora.find(named or config.corpus, root)
     except AblateError as error:

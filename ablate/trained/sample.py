@@ -52,8 +52,8 @@ def sample(
     objective = model.config.part("objective")
     if objective.corrupts and special.target is None:
         raise AblateError(
-            f"a model with objective = {objective.name!r} restores corrupted text, and continues"
-            " none; in Python, load_model(RUN)(tokens, source) gives its logits"
+            f"a model with objective = {objective.name!r} restores corrupted text, and cannot"
+            " continue a text; in Python, load_model(RUN)(tokens, source) gives its logits"
         )
     if objective.pairs or special.target is not None:
         if temperature is not None or top_k is not None:
