@@ -401,8 +401,7 @@ def _slurm(*words: str, text: str = "") -> str:
     """
     if not shutil.which(words[0]):
         raise AblateError(
-            f"--on slurm: there is no `{words[0]}` on this host; run it on a login node of the"
-            " cluster, or without --on"
+            f"slurm: there is no `{words[0]}` on this host; a login node of the cluster has it"
         )
     ended = subprocess.run(words, input=text, capture_output=True, text=True)
     if ended.returncode:

@@ -688,9 +688,10 @@ def architecture_of(config: RunConfig) -> Architecture:
         f"{field} = {written(getattr(config, field))} must be {' or '.join(map(written, levels))}"
         for field, levels in refused[nearest].items()
     ]
+    could = "; ".join(_representable(refused[nearest]))
     raise AblateError(
-        f"transformers has no such model. The most similar one is {nearest}: {'; '.join(lacks)}."
-        f" Levels that can be saved: {'; '.join(_representable(refused[nearest]))}"
+        f"transformers has no such model. The most similar one is {nearest}: {'; '.join(lacks)}"
+        + (f". Levels that can be saved: {could}" if could else "")
     )
 
 

@@ -88,7 +88,7 @@ def prune(
     what: What,
     *,
     corpus: str = "",
-    tokens: int = 16384,
+    tokens: int = 32768,
     root: Path | None = None,
     advance: Callable[[int, int], object] = lambda done, of: None,
 ) -> Pruned:
