@@ -15,7 +15,8 @@ def applied(source: Source, base: Fields, factors: Factors, tuned: str) -> tuple
     """Return [base] and [factors] with the fields of presets in the place of their names.
 
     A preset yields to every field that the study sets itself: beside it, in [base], by another
-    factor, or by [tune].
+    factor, or by [tune]. A level keeps what the preset of [base] says of a field that only other
+    levels of its factor set. Where levels name presets, that of [base] is that of the others.
 
     Args:
         source: The study file.
@@ -28,17 +29,24 @@ def applied(source: Source, base: Fields, factors: Factors, tuned: str) -> tuple
     """
     by_factor = {name: set().union(*map(sets, levels.values())) for name, levels in factors.items()}
     _check_tokenizer(source, base, factors, base.keys() | set().union(*by_factor.values()))
+    of_base = {name: base[name] for name in base if name == PRESET}
+    if any(PRESET in fields for fields in by_factor.values()):
+        base = {name: value for name, value in base.items() if name != PRESET}
+    kept = _filled(of_base, set()) if PRESET in base else {}
     made: Factors = {}
     for name, levels in factors.items():
         others = {*base, tuned}.union(*(by_factor[other] for other in factors if other != name))
-        made[name] = {label: _filled(fields, others) for label, fields in levels.items()}
-    varied = {tuned}.union(
-        *(sets(fields) for levels in made.values() for fields in levels.values())
-    )
-    return _filled(base, varied), made
+        default = of_base if PRESET in by_factor[name] else {}
+        made[name] = {
+            label: {field: kept[field] for field in (by_factor[name] & kept.keys()) - sets(fields)}
+            | _filled(default | fields, others)
+            for label, fields in levels.items()
+        }
+    return _filled(base, {tuned}.union(*by_factor.values())), made
 
 
 def _filled(fields: Fields, others: set[str]) -> Fields:
+    """Return fields with those of their preset, but for the names `others`, below them."""
     if PRESET not in fields:
         return fields
     own = {name: value for name, value in fields.items() if name != PRESET}
