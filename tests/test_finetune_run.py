@@ -117,6 +117,29 @@ def test_children_of_a_failed_parent_fail_once_with_the_reason(
     assert outcome.counts == {"complete": 6}, said
 
 
+def test_children_fail_whose_complete_parent_fails_when_it_is_trained_again_for_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, db = folder_of(tmp_path), tmp_path / "ablate.db"
+    made = planned(folder, 'method = ["full", "head"]')
+    (parent,) = {one.run.key: one.run for one in made.runs if one.role == "pretrain"}.values()
+    alone = (folder / "tuned.toml").read_text()
+    begin, end = alone.index("[finetune]"), alone.index("[eval]")
+    alone = alone[:begin] + '[factors]\nlr = [1e-2, 2e-2]\n' + alone[end:]
+    alone = alone.replace("lr = 1e-2\n", "", 1).replace("task_accuracy", "loss")
+    (folder / "plain.toml").write_text(alone.replace('"tuned"', '"plain"'))
+    plain = plan(load(str(folder / "plain.toml")))
+    assert parent.key in {one.run.key for one in plain.runs}
+    assert train(plain, db)[0].exit_code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Transformer, "train", failing(Transformer.train))
+        outcome, said = train(made, db)
+    assert outcome.exit_code == 1, said
+    assert outcome.counts == {"complete": 1, "failed": 2}
+    outcome, said = train(made, db)
+    assert outcome.exit_code == 0 and outcome.counts == {"complete": 3}, said
+
+
 def test_children_of_a_diverged_parent_fail_and_are_not_tried_again(tmp_path: Path) -> None:
     db = tmp_path / "ablate.db"
     made = planned(folder_of(tmp_path), base=BASE.replace("lr = 1e-2", "lr = 1e9"))
