@@ -34,6 +34,8 @@ from ablate.launch.slurm import Request, SlurmExecutor, request
 from ablate.launch.spool import Spool
 from ablate.plan import Plan, plan
 from ablate.store.owners import Owner, stale_attempts
+from ablate.store.register import register
+from ablate.store.runs import adopt, candidates, claim
 from ablate.study import Slurm, load
 from ablate.study.slurm import changed
 
@@ -368,6 +370,22 @@ def test_a_job_in_the_spool_belongs_to_one_agent_at_a_time(tmp_path: Path) -> No
     assert not spool.journals() and not spool.ended()
     spool.end("7_0", Ended(1, "done"))  # by an agent that was given up
     assert not spool.ended()
+
+
+def test_a_run_that_left_the_study_is_not_left_running(tmp_path: Path, path: Path) -> None:
+    """No other launcher could train it: what waits in a queue is never stale."""
+    both, one = (small_plan(tmp_path, [1e-3], seeds=n) for n in (2, 1))
+    with store.open(str(path), create=True) as db:
+        study_id = register(db, both)
+        with Owner.here(db, on=slurm.queue_of("stub")) as first:
+            waiting = [each.run_id for each in candidates(db, study_id, first)]
+            journals = [each.journal.name for each in claim(db, study_id, first, waiting)]
+        register(db, one)
+        with Owner.here(db, on=slurm.queue_of("stub")) as second:
+            adopted = adopt(db, "stub", second, journals)
+    assert [each.run.seed for each, _ in adopted] == [0]
+    found = rows(path, "SELECT seed, run.status, owner FROM run JOIN attempt ON run_id = run.id")
+    assert sorted(found) == [(0, "running", str(second)), (1, "stopped", str(first))]
 
 
 def test_why_a_slurm_job_ended_is_told_apart() -> None:
