@@ -27,9 +27,9 @@ from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.kinds import Job
 from ablate.kinds.transformer import run_of
-from ablate.launch import slurm
+from ablate.launch import agent, slurm
 from ablate.launch.devices import Device
-from ablate.launch.executor import Ended
+from ablate.launch.executor import Ended, Slot
 from ablate.launch.slurm import Request, SlurmExecutor, request
 from ablate.launch.spool import Spool
 from ablate.plan import Plan, plan
@@ -370,6 +370,46 @@ def test_a_job_in_the_spool_belongs_to_one_agent_at_a_time(tmp_path: Path) -> No
     assert not spool.journals() and not spool.ended()
     spool.end("7_0", Ended(1, "done"))  # by an agent that was given up
     assert not spool.ended()
+
+
+def test_an_agent_gives_a_job_back_when_its_worker_no_longer_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another agent takes it at once, and two workers would train one run."""
+    spool = Spool(tmp_path / "spool")
+    spool.make()
+    order = []
+
+    class Deaf:
+        """A worker that does not end when it is asked to."""
+
+        def __init__(self, slots: list[Device]) -> None:
+            self.taken = False
+
+        def capacity(self) -> list[Slot]:
+            return [Slot(0, CPU, not self.taken)]
+
+        def submit(self, slot: int, job: Job, journals: list[Path]) -> int:
+            self.taken = True
+            working._signal = signal.SIGTERM
+            return 0
+
+        def poll(self, timeout: float) -> list[Ended]:
+            return []
+
+        def cancel(self, handle: int, *, kill: bool = False) -> None: ...
+
+        def close(self, timeout: float) -> None:
+            order.append(("closed", spool.unread()))
+
+    monkeypatch.setattr(agent, "LocalExecutor", Deaf)
+    monkeypatch.setattr(agent, "GRACE", 0.0)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    job = Job((run_of(RunConfig()),), Evaluation())
+    spool.add(1, job, [tmp_path / "a.jsonl"])
+    working = agent.Agent(spool, "7_0", [CPU])
+    working.run()
+    assert order == [("closed", 0)] and spool.unread() == 1
 
 
 def test_a_run_that_left_the_study_is_not_left_running(tmp_path: Path, path: Path) -> None:
