@@ -125,7 +125,7 @@ def test_children_fail_whose_complete_parent_fails_when_it_is_trained_again_for_
     (parent,) = {one.run.key: one.run for one in made.runs if one.role == "pretrain"}.values()
     alone = (folder / "tuned.toml").read_text()
     begin, end = alone.index("[finetune]"), alone.index("[eval]")
-    alone = alone[:begin] + '[factors]\nlr = [1e-2, 2e-2]\n' + alone[end:]
+    alone = alone[:begin] + "[factors]\nlr = [1e-2, 2e-2]\n" + alone[end:]
     alone = alone.replace("lr = 1e-2\n", "", 1).replace("task_accuracy", "loss")
     (folder / "plain.toml").write_text(alone.replace('"tuned"', '"plain"'))
     plain = plan(load(str(folder / "plain.toml")))
