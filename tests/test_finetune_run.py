@@ -13,10 +13,12 @@ from cli_helpers import Run
 from finetune_study import BASE, folder_of, planned, table, train
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from ablate import report, store
 from ablate.kinds import Context, Job
 from ablate.kinds.finetune import Finetune
 from ablate.kinds.transformer import Transformer
 from ablate.plan import plan
+from ablate.report import overview
 from ablate.study import load
 from ablate.train import weights
 
@@ -87,6 +89,22 @@ def test_parents_are_trained_once_and_children_from_their_weights(
     assert outcome.exit_code == 0, said
     count = "SELECT count(*) FROM attempt JOIN run ON run.id = run_id WHERE kind = 'transformer'"
     assert rows(db, count) == [(2,)], "another study has the same parents"
+
+
+def test_a_report_judges_the_learning_rate_on_the_task(tmp_path: Path) -> None:
+    folder, db = folder_of(tmp_path), tmp_path / "ablate.db"
+    tuned = 'method = ["full", "head"]\n[tune]\nfinetune_lr = [1e-3, 1e-1]\npoints = 3\nseeds = 1'
+    for name, factors, said in (
+        ("shared", 'method = ["full", "head"]', True),
+        ("varied", 'finetune_lr = [1e-3, 1e-2]\nmethod = ["full", "head"]', False),
+        ("tuned", f'{tuned}\nper = "cell"', False),
+    ):
+        outcome, printed = train(planned(folder, factors, name=name, steps=2), db)
+        assert outcome.exit_code == 0, printed
+        with store.open(str(db)) as opened:
+            data = report.gather(opened, name)
+        badges = {badge.text for badge in overview.badges(data)}
+        assert ("learning rate not tuned" in badges) is said, name
 
 
 def failing(old: Callable[..., None]) -> Callable[..., None]:
