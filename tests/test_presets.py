@@ -210,6 +210,10 @@ def test_a_preset_of_a_level_replaces_that_of_base_as_a_whole(tmp_path: Path) ->
     for cell, name in zip(both, ("llama-7b", "gpt"), strict=True):
         alone = plan(read(tmp_path, f'preset = "{name}"\n{BASE}', FACTORS)).cells[0].config
         assert cell.config.model_copy(update={"lr": alone.lr}) == alone
+    depth = "depth = { published = {}, deep = { n_layer = 24 } }\n"
+    with pytest.raises(AblateError, match=r"line \d+: level 'published' .*leaves out n_layer"):
+        read(tmp_path, BASE, f"{rest}{depth}")
+    read(tmp_path, BASE, rest + depth.replace("{}", "{ n_layer = 12 }"))
 
 
 def test_a_preset_yields_to_tune_and_to_the_ladder_of_sizes(tmp_path: Path) -> None:

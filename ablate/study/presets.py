@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ablate.components.presets import PRESET, preset
 from ablate.errors import AblateError
@@ -25,12 +25,14 @@ def applied(source: Source, base: Fields, factors: Factors, tuned: str) -> tuple
         tuned: The field that [tune] finds; "" for none.
 
     Raises:
-        AblateError: There is a preset, and no tokenizer, of which the vocabulary follows.
+        AblateError: There is a preset, and no tokenizer, of which the vocabulary follows; or what a
+            level leaves out follows from a level of another factor.
     """
     by_factor = {name: set().union(*map(sets, levels.values())) for name, levels in factors.items()}
     _check_tokenizer(source, base, factors, base.keys() | set().union(*by_factor.values()))
     of_base = {name: base[name] for name in base if name == PRESET}
     if any(PRESET in fields for fields in by_factor.values()):
+        _check_whole(source, factors, by_factor)
         base = {name: value for name, value in base.items() if name != PRESET}
     kept = _filled(of_base, set()) if PRESET in base else {}
     made: Factors = {}
@@ -63,6 +65,22 @@ def _check_tokenizer(source: Source, base: Fields, factors: Factors, written: se
                 f" size of the vocabulary; give the path of its tokenizer.json, or tokenizer ="
                 f' "bpe:{n}" for one of the published size trained on the corpus, or "byte"'
             )
+
+
+def _check_whole(source: Source, factors: Factors, by_factor: Mapping[str, set[str]]) -> None:
+    """Refuse a level without a field that others of its factor set, where presets are levels of
+    another factor: each of them has a value of its own for it.
+    """
+    chosen = {name for name, _ in _named({}, factors)}
+    brought = set().union(*(preset(name).fields for name in chosen))
+    for factor, levels in factors.items():
+        for label, fields in levels.items() if PRESET not in by_factor[factor] else ():
+            if lacking := sorted((by_factor[factor] & brought) - sets(fields)):
+                raise AblateError(
+                    f"{source.where('factors', factor, label)}: level {label!r} of {factor} leaves"
+                    f" out {lacking[0]}, which other levels set and presets would bring; write it"
+                    " in every level"
+                )
 
 
 def _named(base: Fields, factors: Factors) -> Iterator[tuple[str, tuple[str, ...]]]:
