@@ -372,6 +372,35 @@ def test_a_job_in_the_spool_belongs_to_one_agent_at_a_time(tmp_path: Path) -> No
     assert not spool.ended()
 
 
+def test_an_agent_in_another_folder_finds_the_files_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later launcher, in another folder, submits agents, which work there."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    spool = Spool(tmp_path / "spool")
+    spool.make()
+    one = Path("a.weights")
+    job = Job(
+        (run_of(RunConfig()),),
+        Evaluation(),
+        checkpoint=Path("a.pt"),
+        weights=(one, None),
+        parents=(None, one),
+        folder=Path("a"),
+        log=Path("a.log"),
+    )
+    monkeypatch.chdir(first)
+    spool.add(1, job, [Path("a.jsonl")])
+    monkeypatch.chdir(second)
+    found = spool.take("7_0")
+    assert found and found[2] == [first / "a.jsonl"]
+    assert found[1].checkpoint == first / "a.pt" and found[1].resume is None
+    assert found[1].weights == (first / one, None) and found[1].parents == (None, first / one)
+    assert (found[1].folder, found[1].log) == (first / "a", first / "a.log")
+
+
 def test_an_agent_gives_a_job_back_when_its_worker_no_longer_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
