@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from launch_helpers import (
     use_worker,
     wait_for,
 )
+from rich.console import Console
 from slurm_cluster import Cluster
 
 from ablate import store
@@ -27,7 +29,7 @@ from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.kinds import Job
 from ablate.kinds.transformer import run_of
-from ablate.launch import agent, slurm
+from ablate.launch import agent, pool, slurm
 from ablate.launch.devices import Device
 from ablate.launch.executor import Ended, Slot
 from ablate.launch.slurm import Request, SlurmExecutor, request
@@ -455,6 +457,51 @@ def test_a_run_that_left_the_study_is_not_left_running(tmp_path: Path, path: Pat
     assert [each.run.seed for each, _ in adopted] == [0]
     found = rows(path, "SELECT seed, run.status, owner FROM run JOIN attempt ON run_id = run.id")
     assert sorted(found) == [(0, "running", str(second)), (1, "stopped", str(first))]
+
+
+def test_an_adopted_job_may_have_long_steps(tmp_path: Path, path: Path) -> None:
+    """Its start, and the length of its first step, are in what the earlier launcher has read."""
+    study, left = small_plan(tmp_path, [1e-3], seeds=1), {}
+
+    class Queue:
+        queue = slurm.queue_of("stub")
+
+        def capacity(self) -> list[Slot]:
+            return [Slot(0, CPU, False)]
+
+        def outstanding(self) -> dict[int, list[Path]]:
+            return left
+
+        def waiting(self) -> set[int]:
+            return set()
+
+        def poll(self, timeout: float) -> list[Ended]:
+            return []
+
+        def submit(self, slot: int, job: Job, journals: list[Path]) -> int:
+            raise AssertionError
+
+        def cancel(self, handle: int, *, kill: bool = False) -> None: ...
+
+        def close(self, timeout: float) -> None: ...
+
+        def leave(self) -> str:
+            return ""
+
+    with store.open(str(path), create=True) as db:
+        study_id = register(db, study)
+        with Owner.here(db, on=Queue.queue) as first:
+            (run,) = candidates(db, study_id, first)
+            left[1] = [each.journal for each in claim(db, study_id, first, [run.run_id])]
+        with pool.WorkerPool(Queue(), db, "stub", "loss", Console(file=io.StringIO())) as running:
+            running._adopt(running._queue)
+            (job,) = running._jobs.values()
+            for done in (7, 8):
+                job.told({"event": "heartbeat", "n": done, "done": done, "long": False})
+                job.still = 4 * pool.STALL
+                assert not job.hangs(60.0)
+            job.still = pool.STALL_LONG + 1
+            assert job.hangs(60.0)
 
 
 def test_why_a_slurm_job_ended_is_told_apart() -> None:
