@@ -712,6 +712,31 @@ def test_panels_have_axes_of_their_own_and_one_legend() -> None:
     plt.close(first.figure)
 
 
+def test_curves_of_many_arms_are_told_apart_in_the_legend_of_panels() -> None:
+    """An arm that a panel lacks must not give its entry to another of the same look."""
+    arms = [f"arm {k}" for k in range(28)]
+    rows = [(arm, run, x, 1.0 + run / 100) for run, arm in enumerate(arms) for x in (1, 2, 3)]
+    whole = pd.DataFrame(rows, columns=["arm", "run", "step", "value"])
+    whole["tokens"] = whole["step"]
+    whole["arm"] = pd.Categorical(whole["arm"], categories=arms, ordered=True)
+    some = whole[whole["arm"] != "arm 2"]
+    first = figures.multiples(
+        [
+            (name, lambda ax, frame=frame: figures.curves(frame, ax=ax))
+            for name, frame in (("all", whole), ("some", some))
+        ]
+    )
+    panels, (legend,) = first.figure.axes, first.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == arms
+    assert [ax.get_title(loc="left") for ax in panels] == ["all", "some"]
+    looks = {
+        (line.get_color(), line.get_linestyle(), str(line._dash_pattern))
+        for line in legend.legend_handles
+    }
+    assert len(looks) == len(arms)
+    plt.close(first.figure)
+
+
 def test_families_far_apart_have_an_axis_each() -> None:
     near, far = report_frames.pairs(strata=("a",)), report_frames.pairs(strata=("b",))
     far[["difference", "value"]] += 20 * far[["difference"]].to_numpy()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from finetune_study import METHODS, folder_of, planned, table, texts
+from finetune_study import BASE, METHODS, folder_of, planned, table, texts
 from torch import Tensor
 from train_helpers import Events, text
 
@@ -355,6 +355,7 @@ def test_a_search_for_the_rate_of_the_task_tunes_children_from_parents_of_its_se
     assert not [one for one in made.confounds if "share finetune_lr" in one.text]
 
 
+SOTU = BASE.replace("corpus.txt", "sotu")
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no task": ({"task": ""}, "line 18: .*it is not a file"),
     "misspelt task": ({"task": "erra"}, "'erra'; did you mean 'era'.*novel, era"),
@@ -364,6 +365,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no fine-tuning": ({"factors": 'method = ["none", "full"]'}, "method = 'none'"),
     "too many labels": ({"finetune": "labels = 999"}, "labels = 999: the task has 48 texts"),
     "too few labels": ({"finetune": "labels = 1"}, "labels = 1: the task has 2 classes"),
+    "too many passages": (
+        {"finetune": "labels = 801", "task": "era", "base": SOTU},
+        "labels = 801: the task has 800 texts",
+    ),
+    "too few passages": (
+        {"finetune": "labels = 3", "task": "era", "base": SOTU},
+        "labels = 3: the task has 4 classes",
+    ),
     "pooling": ({"finetune": 'pooling = "cls"'}, "pooling = 'cls'.*objective = 'causal'"),
     "metric": ({"metric": "loss"}, "'loss' is not measured.*task_accuracy"),
     "forgetting": ({"metric": "forgetting"}, "'method=scratch'.*no pre-training"),

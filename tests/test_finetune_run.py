@@ -13,10 +13,12 @@ from cli_helpers import Run
 from finetune_study import BASE, folder_of, planned, table, train
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from ablate import report, store
 from ablate.kinds import Context, Job
 from ablate.kinds.finetune import Finetune
 from ablate.kinds.transformer import Transformer
 from ablate.plan import plan
+from ablate.report import overview
 from ablate.study import load
 from ablate.train import weights
 
@@ -89,6 +91,22 @@ def test_parents_are_trained_once_and_children_from_their_weights(
     assert rows(db, count) == [(2,)], "another study has the same parents"
 
 
+def test_a_report_judges_the_learning_rate_on_the_task(tmp_path: Path) -> None:
+    folder, db = folder_of(tmp_path), tmp_path / "ablate.db"
+    tuned = 'method = ["full", "head"]\n[tune]\nfinetune_lr = [1e-3, 1e-1]\npoints = 3\nseeds = 1'
+    for name, factors, said in (
+        ("shared", 'method = ["full", "head"]', True),
+        ("varied", 'finetune_lr = [1e-3, 1e-2]\nmethod = ["full", "head"]', False),
+        ("tuned", f'{tuned}\nper = "cell"', False),
+    ):
+        outcome, printed = train(planned(folder, factors, name=name, steps=2), db)
+        assert outcome.exit_code == 0, printed
+        with store.open(str(db)) as opened:
+            data = report.gather(opened, name)
+        badges = {badge.text for badge in overview.badges(data)}
+        assert ("learning rate not tuned" in badges) is said, name
+
+
 def failing(old: Callable[..., None]) -> Callable[..., None]:
     def train(self: Any, job: Job, context: Context) -> None:
         if type(self) is Transformer:
@@ -115,6 +133,29 @@ def test_children_of_a_failed_parent_fail_once_with_the_reason(
 
     outcome, said = train(made, db)
     assert outcome.counts == {"complete": 6}, said
+
+
+def test_children_fail_whose_complete_parent_fails_when_it_is_trained_again_for_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, db = folder_of(tmp_path), tmp_path / "ablate.db"
+    made = planned(folder, 'method = ["full", "head"]')
+    (parent,) = {one.run.key: one.run for one in made.runs if one.role == "pretrain"}.values()
+    alone = (folder / "tuned.toml").read_text()
+    begin, end = alone.index("[finetune]"), alone.index("[eval]")
+    alone = alone[:begin] + "[factors]\nlr = [1e-2, 2e-2]\n" + alone[end:]
+    alone = alone.replace("lr = 1e-2\n", "", 1).replace("task_accuracy", "loss")
+    (folder / "plain.toml").write_text(alone.replace('"tuned"', '"plain"'))
+    plain = plan(load(str(folder / "plain.toml")))
+    assert parent.key in {one.run.key for one in plain.runs}
+    assert train(plain, db)[0].exit_code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Transformer, "train", failing(Transformer.train))
+        outcome, said = train(made, db)
+    assert outcome.exit_code == 1, said
+    assert outcome.counts == {"complete": 1, "failed": 2}
+    outcome, said = train(made, db)
+    assert outcome.exit_code == 0 and outcome.counts == {"complete": 3}, said
 
 
 def test_children_of_a_diverged_parent_fail_and_are_not_tried_again(tmp_path: Path) -> None:

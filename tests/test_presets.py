@@ -14,7 +14,7 @@ from cli_helpers import Run
 
 from ablate import sizes
 from ablate.components.presets import PRESETS
-from ablate.config import resolve
+from ablate.config import RunConfig, resolve
 from ablate.errors import AblateError
 from ablate.plan import plan
 from ablate.plan.tiny import tiny
@@ -186,7 +186,34 @@ def test_every_field_that_a_study_sets_replaces_that_of_its_preset(tmp_path: Pat
         assert (config.d_model, config.n_head, config.d_mlp) == (384, 6, 4 * 384)
         assert (config.position, config.n_ctx, config.batch_tokens) == ("learned", 1024, 8192)
         assert config.n_vocab == 256  # of the tokenizer
-        assert config.dropout == (0.2 if config.n_layer == 6 else 0)
+        assert config.dropout == (0.2 if config.n_layer == 6 else 0.1)
+
+
+def test_a_level_that_leaves_a_field_out_has_that_of_the_preset(tmp_path: Path) -> None:
+    rest = """
+        [factors]
+        depth = { published = {}, deep = { n_layer = 24 } }
+        change = { none = {}, relu = { activation = "relu" }, post = { norm = "post" } }
+    """
+    study = read(tmp_path, f'preset = "gpt2"\n{BASE}', rest)
+    cells = {tuple(cell.levels.values()): cell.config for cell in plan(study).cells}
+    whole = plan(read(tmp_path, f'preset = "gpt2"\n{BASE}', FACTORS)).cells[0].config
+    assert cells["published", "none"] == whole.model_copy(update={"lr": RunConfig().lr})
+    assert {c.n_layer for (depth, _), c in cells.items() if depth == "published"} == {12}
+    assert cells["published", "post"].activation == "gelu-tanh"
+    assert cells["deep", "relu"].norm == "pre"
+
+
+def test_a_preset_of_a_level_replaces_that_of_base_as_a_whole(tmp_path: Path) -> None:
+    rest = '[factors]\nmodel = { a = {}, b = { preset = "gpt" } }\n'
+    both = plan(read(tmp_path, f'preset = "llama-7b"\n{BASE}', rest)).cells
+    for cell, name in zip(both, ("llama-7b", "gpt"), strict=True):
+        alone = plan(read(tmp_path, f'preset = "{name}"\n{BASE}', FACTORS)).cells[0].config
+        assert cell.config.model_copy(update={"lr": alone.lr}) == alone
+    depth = "depth = { published = {}, deep = { n_layer = 24 } }\n"
+    with pytest.raises(AblateError, match=r"line \d+: level 'published' .*leaves out n_layer"):
+        read(tmp_path, BASE, f"{rest}{depth}")
+    read(tmp_path, BASE, rest + depth.replace("{}", "{ n_layer = 12 }"))
 
 
 def test_a_preset_yields_to_tune_and_to_the_ladder_of_sizes(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from launch_helpers import (
     use_worker,
     wait_for,
 )
+from rich.console import Console
 from slurm_cluster import Cluster
 
 from ablate import store
@@ -27,13 +29,15 @@ from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.kinds import Job
 from ablate.kinds.transformer import run_of
-from ablate.launch import slurm
+from ablate.launch import agent, pool, slurm
 from ablate.launch.devices import Device
-from ablate.launch.executor import Ended
+from ablate.launch.executor import Ended, Slot
 from ablate.launch.slurm import Request, SlurmExecutor, request
 from ablate.launch.spool import Spool
 from ablate.plan import Plan, plan
 from ablate.store.owners import Owner, stale_attempts
+from ablate.store.register import register
+from ablate.store.runs import adopt, candidates, claim
 from ablate.study import Slurm, load
 from ablate.study.slurm import changed
 
@@ -368,6 +372,136 @@ def test_a_job_in_the_spool_belongs_to_one_agent_at_a_time(tmp_path: Path) -> No
     assert not spool.journals() and not spool.ended()
     spool.end("7_0", Ended(1, "done"))  # by an agent that was given up
     assert not spool.ended()
+
+
+def test_an_agent_in_another_folder_finds_the_files_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later launcher, in another folder, submits agents, which work there."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    spool = Spool(tmp_path / "spool")
+    spool.make()
+    one = Path("a.weights")
+    job = Job(
+        (run_of(RunConfig()),),
+        Evaluation(),
+        checkpoint=Path("a.pt"),
+        weights=(one, None),
+        parents=(None, one),
+        folder=Path("a"),
+        log=Path("a.log"),
+    )
+    monkeypatch.chdir(first)
+    spool.add(1, job, [Path("a.jsonl")])
+    monkeypatch.chdir(second)
+    found = spool.take("7_0")
+    assert found and found[2] == [first / "a.jsonl"]
+    assert found[1].checkpoint == first / "a.pt" and found[1].resume is None
+    assert found[1].weights == (first / one, None) and found[1].parents == (None, first / one)
+    assert (found[1].folder, found[1].log) == (first / "a", first / "a.log")
+
+
+def test_an_agent_gives_a_job_back_when_its_worker_no_longer_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another agent takes it at once, and two workers would train one run."""
+    spool = Spool(tmp_path / "spool")
+    spool.make()
+    order = []
+
+    class Deaf:
+        """A worker that does not end when it is asked to."""
+
+        def __init__(self, slots: list[Device]) -> None:
+            self.taken = False
+
+        def capacity(self) -> list[Slot]:
+            return [Slot(0, CPU, not self.taken)]
+
+        def submit(self, slot: int, job: Job, journals: list[Path]) -> int:
+            self.taken = True
+            working._signal = signal.SIGTERM
+            return 0
+
+        def poll(self, timeout: float) -> list[Ended]:
+            return []
+
+        def cancel(self, handle: int, *, kill: bool = False) -> None: ...
+
+        def close(self, timeout: float) -> None:
+            order.append(("closed", spool.unread()))
+
+    monkeypatch.setattr(agent, "LocalExecutor", Deaf)
+    monkeypatch.setattr(agent, "GRACE", 0.0)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    job = Job((run_of(RunConfig()),), Evaluation())
+    spool.add(1, job, [tmp_path / "a.jsonl"])
+    working = agent.Agent(spool, "7_0", [CPU])
+    working.run()
+    assert order == [("closed", 0)] and spool.unread() == 1
+
+
+def test_a_run_that_left_the_study_is_not_left_running(tmp_path: Path, path: Path) -> None:
+    """No other launcher could train it: what waits in a queue is never stale."""
+    both, one = (small_plan(tmp_path, [1e-3], seeds=n) for n in (2, 1))
+    with store.open(str(path), create=True) as db:
+        study_id = register(db, both)
+        with Owner.here(db, on=slurm.queue_of("stub")) as first:
+            waiting = [each.run_id for each in candidates(db, study_id, first)]
+            journals = [each.journal.name for each in claim(db, study_id, first, waiting)]
+        register(db, one)
+        with Owner.here(db, on=slurm.queue_of("stub")) as second:
+            adopted = adopt(db, "stub", second, journals)
+    assert [each.run.seed for each, _ in adopted] == [0]
+    found = rows(path, "SELECT seed, run.status, owner FROM run JOIN attempt ON run_id = run.id")
+    assert sorted(found) == [(0, "running", str(second)), (1, "stopped", str(first))]
+
+
+def test_an_adopted_job_may_have_long_steps(tmp_path: Path, path: Path) -> None:
+    """Its start, and the length of its first step, are in what the earlier launcher has read."""
+    study, left = small_plan(tmp_path, [1e-3], seeds=1), {}
+
+    class Queue:
+        queue = slurm.queue_of("stub")
+
+        def capacity(self) -> list[Slot]:
+            return [Slot(0, CPU, False)]
+
+        def outstanding(self) -> dict[int, list[Path]]:
+            return left
+
+        def waiting(self) -> set[int]:
+            return set()
+
+        def poll(self, timeout: float) -> list[Ended]:
+            return []
+
+        def submit(self, slot: int, job: Job, journals: list[Path]) -> int:
+            raise AssertionError
+
+        def cancel(self, handle: int, *, kill: bool = False) -> None: ...
+
+        def close(self, timeout: float) -> None: ...
+
+        def leave(self) -> str:
+            return ""
+
+    with store.open(str(path), create=True) as db:
+        study_id = register(db, study)
+        with Owner.here(db, on=Queue.queue) as first:
+            (run,) = candidates(db, study_id, first)
+            left[1] = [each.journal for each in claim(db, study_id, first, [run.run_id])]
+        with pool.WorkerPool(Queue(), db, "stub", "loss", Console(file=io.StringIO())) as running:
+            running._adopt(running._queue)
+            (job,) = running._jobs.values()
+            for done in (7, 8):
+                job.told({"event": "heartbeat", "n": done, "done": done, "long": False})
+                job.still = 4 * pool.STALL
+                assert not job.hangs(60.0)
+            job.still = pool.STALL_LONG + 1
+            assert job.hangs(60.0)
 
 
 def test_why_a_slurm_job_ended_is_told_apart() -> None:

@@ -1,4 +1,5 @@
-"""The downstream probe: a linear map from frozen features to the class of a passage.
+"""Passages with classes, which tasks train on, and the downstream probe: a linear map from frozen
+features to the class of a passage.
 
 On a shipped corpus a passage is 128 tokens (n_ctx, where that is less) of one document, and its
 class the novel or era. The probe is fitted on passages of the training part and tested on passages
@@ -26,8 +27,6 @@ from ablate.evaluation import PASSAGE, Evaluation
 from ablate.text import Tokens, labels
 from ablate.text.labels import Labels
 
-_EACH = 200  # most passages of a class to fit on, and to test on
-
 
 @dataclass(frozen=True)
 class Passages:
@@ -47,11 +46,16 @@ class Passages:
     lengths: np.ndarray | None = None
     chance: float = math.nan
 
-    def rows(self, n: int) -> Iterator[np.ndarray]:
-        """Yield the numbers of all passages, up to `n` of similar length at a time."""
-        order = np.arange(len(self.inputs))
+    def rows(self, n: int, among: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """Yield the numbers of passages, up to `n` of similar length at a time.
+
+        Args:
+            n: How many at most.
+            among: Their numbers, [N]; None for all.
+        """
+        order = np.arange(len(self.inputs)) if among is None else among
         if self.lengths is not None:
-            order = np.argsort(self.lengths, kind="stable")
+            order = order[np.argsort(self.lengths[order], kind="stable")]
         for first in range(0, len(order), n):
             yield order[first : first + n]
 
@@ -191,7 +195,7 @@ def _choose(
     for start, end, label in zip(bounds[:-1], bounds[1:], rule.of(documents), strict=True):
         spans[label].append(np.arange(start, end - length, length))
     starts = [np.concatenate(some) if some else np.zeros(0, np.int64) for some in spans]
-    n = min(_EACH, *(len(some) for some in starts))
+    n = min(labels.EACH, *(len(some) for some in starts))
     if not n:
         raise AblateError(f"{metric}: a class has no passage of {length} tokens; lower n_ctx")
     return np.stack([some[np.linspace(0, len(some) - 1, n).astype(np.int64)] for some in starts])

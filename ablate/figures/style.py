@@ -152,7 +152,8 @@ def tipped(ax: Axes, text: str, x: Any, y: Any, *mark: str, **look: Any) -> Line
 
 def dash(index: int) -> object:
     """Return the dash of a line: solid for the first two arms; equal colours differ in dash."""
-    return DASHES[0] if index == 0 else DASHES[((index - 1) // 2) % len(DASHES)]
+    again, place = divmod(max(0, index - 1), len(PALETTE))
+    return DASHES[(place // 2 + again) % len(DASHES)]
 
 
 # -- words and numbers -----------------------------------------------------------------------------

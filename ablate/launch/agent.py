@@ -110,10 +110,10 @@ class Agent:
             self._workers.cancel(local)
         while self._jobs and time.monotonic() < deadline:
             self._poll()
+        self._workers.close(0.0)  # before another agent may take their jobs
         for handle in self._jobs.values():
             why = f"{self._why()} before it could write a checkpoint"
             self._spool.end(self._name, Ended(handle, "stopped", why))
-        self._workers.close(0.0)
 
 
 def slots_here(kind: str, workers: int, gpus: float | None) -> list[Device]:

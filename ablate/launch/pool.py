@@ -261,7 +261,8 @@ class WorkerPool:
         for handle, those in runs.items():
             pack = Pack(slot, tuple(run for _, run in those), Size(len(those)), 0, None)
             attempts = {claimed.attempt_id: (claimed, run) for claimed, run in those}
-            self._jobs[handle] = Active(pack, attempts)
+            # how long its steps take was told to the earlier launcher
+            self._jobs[handle] = Active(pack, attempts, longest=STALL_LONG / STALL_STEPS)
             if not those:  # which another launcher has closed
                 queue.cancel(handle, kill=True)
         if number := sum(map(len, runs.values())):

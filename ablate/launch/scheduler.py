@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from ablate.launch import packs
 from ablate.launch.executor import Slot
 from ablate.launch.packs import Size
-from ablate.store.records import ACCEPTED, FAILED, Candidate
+from ablate.store.records import ACCEPTED, Candidate
 
 # Most attempts of a run that loses its worker or runs out of memory. A run that fails by itself
 # gets one attempt: it would fail again.
 RETRIES = 3
 
-_ENDED = {  # status of a parent → what has happened
+_ENDED = {  # status of a parent → what has happened, if it has not failed
     "diverged": "diverged",
-    "failed": "failed",
     "oom": "ran out of memory",
     "timeout": "took too long",
 }
@@ -113,9 +112,11 @@ class Scheduler:
         given_up = {run.run.key for run in candidates if not may_retry(run)}
         found = []
         for run in candidates:
-            lost = run.parent == "diverged" or (run.parent in FAILED and run.run.parent in given_up)
+            # one that has a result without weights keeps its status where it fails again
+            lost = run.parent == "diverged" or (not run.can_start and run.run.parent in given_up)
             if lost and may_retry(run):
-                found.append((run, f"its parent run {run.run.parent[:12]} {_ENDED[run.parent]}"))
+                how = _ENDED.get(run.parent, "failed")
+                found.append((run, f"its parent run {run.run.parent[:12]} {how}"))
         return found
 
     def ended(self, pack: Pack, run: Candidate, status: str) -> bool:

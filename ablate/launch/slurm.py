@@ -200,7 +200,7 @@ class SlurmExecutor:
     def submit(self, slot: int, job: Job, journals: Sequence[Path]) -> int:
         """See `Executor.submit`."""
         handle, self._next = self._next, self._next + 1
-        self._spool.add(handle, job, [path.absolute() for path in journals])
+        self._spool.add(handle, job, journals)
         self._jobs[handle] = slot
         self._waiting.add(handle)
         self._supply()

@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from ablate.kinds import Job
 from ablate.launch.executor import Ended
@@ -45,7 +46,8 @@ class Spool:
     def add(self, handle: int, job: Job, journals: Sequence[Path]) -> None:
         """Let a job wait for an agent."""
         with atomic(self._jobs / _name(handle)) as file:
-            file.write_bytes(encode(handle, job, journals))
+            paths = [path.absolute() for path in journals]
+            file.write_bytes(encode(handle, _anywhere(job), paths))
 
     def waiting(self) -> set[int]:
         """Return the jobs that no agent has taken."""
@@ -138,6 +140,17 @@ class Spool:
             with atomic(self._ended / _name(ended.handle)) as file:
                 file.write_text(json.dumps(asdict(ended) | {"journals": journals}))
             mine.unlink(missing_ok=True)
+
+
+def _anywhere(job: Job) -> Job:
+    """Return a job with absolute paths: agents of a later launcher may work in another folder."""
+    made: dict[str, Any] = {}
+    for name in ("checkpoint", "resume", "folder", "log"):
+        path = getattr(job, name)
+        made[name] = path and path.absolute()
+    for name in ("weights", "parents"):
+        made[name] = tuple(path and path.absolute() for path in getattr(job, name))
+    return replace(job, **made)
 
 
 def _name(handle: int) -> str:

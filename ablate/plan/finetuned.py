@@ -50,9 +50,10 @@ class FinetuneResolver(TransformerResolver):
             )
         if not config.task_hash:
             labels.find(labels.TASKS[config.task], config.corpus, config.corpus_hash)
+            there = labels.EACH * config.n_class  # at most
         else:
-            fitted = self._texts_of(config.task).fitted
-            labels.check_number(config.labels, int(fitted.sum()), config.n_class)
+            there = int(self._texts_of(config.task).fitted.sum())
+        labels.check_number(config.labels, there, config.n_class)
         if config.tokenizer == "tokens":
             raise AblateError(
                 "tokenizer = 'tokens' cannot encode the texts of a task; give the tokenizer.json"

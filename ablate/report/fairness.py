@@ -131,14 +131,20 @@ def _tuned(data: ReportData) -> str:
 
 def one_rate(data: ReportData) -> bool:
     """Return whether all arms of models by ablate share one learning rate that nothing tuned."""
-    own = data.study.own or "lr" in (data.settings.get("factors") or {})
-    tuned = data.settings.get("tune") and tuned_field(data.settings) == "lr"
-    return not own and not tuned and data.compared["lr"].nunique() == 1
+    field = _rate(data)
+    own = data.study.own or field in (data.settings.get("factors") or {})
+    tuned = data.settings.get("tune") and tuned_field(data.settings) == field
+    return not own and not tuned and data.compared[field].nunique() == 1
+
+
+def _rate(data: ReportData) -> str:
+    """Return the field with the learning rate of the runs that are compared."""
+    return "finetune_lr" if data.study.kind == "finetune" else "lr"
 
 
 def _untuned(data: ReportData) -> str:
-    finetuned = data.study.kind == "finetune"
-    field, on = ("finetune_lr", " on the task") if finetuned else ("lr", "")
+    field = _rate(data)
+    on = " on the task" if field == "finetune_lr" else ""
     rates = sorted(set(data.compared[field].dropna()))
     if field in (data.settings.get("factors") or {}):
         return f"Not tuned: the learning rate{on} is a factor of the study."

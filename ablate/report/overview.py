@@ -214,9 +214,7 @@ def _cell(data: ReportData, one: Contrast) -> Cell:
     detail = ends(one.lo, one.hi, places(one)) if one.n > 1 else "one pair"
     if one.verdict == "partial":
         detail += f"; {one.n} of {one.n + one.lost} seeds"
-    return Cell(
-        signed(one.mean, places(one)), detail, one.verdict, best, answers.Answer("", "", one).anchor
-    )
+    return Cell(signed(one.mean, places(one)), detail, one.verdict, best, where)
 
 
 def _baseline(data: ReportData, one: Contrast) -> Cell:

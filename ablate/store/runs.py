@@ -69,10 +69,11 @@ _IN_QUEUE = """
 SELECT attempt.id AS attempt, attempt.n, attempt.journal, run.id, run.kind, run.fields, run.seed,
        (SELECT parent.key FROM run AS parent WHERE parent.id = run.parent_run_id) AS parent,
        attempt.evaluation, run.flops, min(cell.label) AS cell, min(member.role) AS role
-FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
-     JOIN run ON run.id = member.run_id JOIN attempt ON attempt.run_id = run.id
-WHERE study.name = :study AND attempt.status = 'running'
-      AND substr(attempt.owner, 1, length(:queue)) = :queue
+FROM attempt JOIN run ON run.id = attempt.run_id
+     LEFT JOIN (member JOIN cell ON cell.id = member.cell_id
+                JOIN study ON study.id = cell.study_id AND study.name = :study)
+     ON member.run_id = run.id
+WHERE attempt.status = 'running' AND substr(attempt.owner, 1, length(:queue)) = :queue
 GROUP BY attempt.id ORDER BY attempt.id
 """
 
@@ -146,7 +147,8 @@ def adopt(
 ) -> list[tuple[Claim, Candidate]]:
     """Make the attempts in a cluster's queue, which an earlier launcher left there, `owner`'s.
 
-    Attempts that are no longer in the queue are closed as "stopped", their journals ingested.
+    Attempts that are no longer in the queue, or whose run the study no longer has, are closed as
+    "stopped", their journals ingested.
 
     Args:
         db: The database.
@@ -160,10 +162,14 @@ def adopt(
     values = {"study": study, "queue": f"{owner.host.rpartition('/')[0]}/"}
     with db.read() as connection:
         rows = connection.execute(text(_IN_QUEUE), values).all()
+    found = []
     for row in rows:
         if row.journal not in journals:
             finish(db, row.attempt, "stopped", "it was no longer in the queue of its cluster")
-    found = [row for row in rows if row.journal in journals]
+        elif row.cell is None:  # such as one of a seed that was taken out of the study file
+            finish(db, row.attempt, "stopped", f"study {study} no longer has the run")
+        else:
+            found.append(row)
     with db.begin() as connection:
         for row in found:
             connection.exec_driver_sql(

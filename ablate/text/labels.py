@@ -1,4 +1,6 @@
-"""The classes that linear probes predict: of shipped documents, and of a study's own texts."""
+"""The classes that linear probes and fine-tuned models predict: of shipped documents, and of a
+study's own texts.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,7 @@ COLUMNS = ("text", "label")
 SIDES = ("split", "document")  # columns that a task may have, which say what is held out
 TESTED = 5  # one text in so many of each class is tested, the others are fitted on
 LEAST = 10  # texts of a class
+EACH = 200  # most passages of a class of shipped documents to fit on, and to test on
 
 
 @dataclass(frozen=True)
@@ -101,14 +104,15 @@ def find(metric: str, corpus: str, corpus_hash: str) -> Labels:
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """The texts of a study's own probe.
+    """The texts of a study's own probe or task.
 
     Attributes:
         hash: SHA-256 of the file.
         names: The classes, in alphabetical order.
         texts: The texts, in the order of the file; no pair of text and label occurs twice.
         classes: The class of each text, [N] int.
-        fitted: Whether the probe is fitted on a text, else tested; [N] bool.
+        fitted: Whether the probe is fitted, or a model trained, on a text, which is else held out;
+            [N] bool.
     """
 
     hash: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -234,7 +233,7 @@ class Finetuning:
         nats, hits = 0.0, 0
         size = max(1, min(self.config.finetune_batch, self.step.micro_batch))
         with torch.no_grad():
-            for rows in _of_similar_length(self.passages, self.held_out, size):
+            for rows in self.passages.rows(size, self.held_out):
                 logits, classes = self._logits(rows)
                 nats += cross_entropy(logits, classes, reduction="sum").item()
                 hits += int((logits.argmax(-1) == classes).sum())
@@ -250,10 +249,3 @@ class Finetuning:
     def _pretraining_loss(self) -> float | None:
         """Return the held-out loss of the pre-training; None for a run from random weights."""
         return self.evaluator.held_out().loss[0] if self.evaluator else None
-
-
-def _of_similar_length(passages: Passages, rows: np.ndarray, n: int) -> Sequence[np.ndarray]:
-    """Return rows, up to `n` at a time."""
-    if passages.lengths is not None:
-        rows = rows[np.argsort(passages.lengths[rows], kind="stable")]
-    return [rows[first : first + n] for first in range(0, len(rows), n)]
