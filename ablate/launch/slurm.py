@@ -428,6 +428,7 @@ def _submit_batch(spool: Spool, request: Request, number: int, *, test: bool = F
         "--parsable",
         *request.options,
         f"--job-name={_name(request.study)}",
+        f"--chdir={Path.cwd()}",
         "--nodes=1",
         "--ntasks=1",
         f"--array=0-{number - 1}",

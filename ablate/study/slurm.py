@@ -76,7 +76,7 @@ def _checked(table: SlurmTable, source: Source) -> Slurm:
     options = {}
     for key, value in (table.model_extra or {}).items():
         with located(source, "slurm", key):
-            if not isinstance(value, str | int):
+            if not isinstance(value, str | int) or value is False:
                 raise AblateError(
                     f"slurm.{key} = {value!r:.80}: text, a whole number, or true for an option"
                     " without a value"
