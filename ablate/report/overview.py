@@ -103,7 +103,7 @@ def _reach(data: ReportData, contrasts: Sequence[Contrast]) -> str:
     """Say how far significant effects reach, and whether they change between strata."""
     significant = sorted((one for one in contrasts if one.significant), key=lambda one: one.mean)
     baselines = {one.baseline_level for one in contrasts}
-    base = baselines.pop() if len(baselines) == 1 else "the baseline"
+    base = answers.called(data, baselines.pop()) if len(baselines) == 1 else "the baseline"
     see = detectable(
         data.labels, [one.detectable for one in contrasts if one.verdict == "inconclusive"]
     )
@@ -168,8 +168,13 @@ def matrix(data: ReportData) -> Matrix | None:
     cells |= {(base, one.stratum): _baseline(data, one) for one in contrasts}
     names = [base, *arms]
     if len(strata) <= max(ACROSS, len(names)):
-        rows = tuple((arm, tuple(cells.get((arm, place)) for place in strata)) for arm in names)
-        return Matrix("arm", tuple(strata), rows)
+        factors = {one.factor for one in contrasts}
+        corner = factors.pop() if len(factors) == 1 else "arm"
+        rows = tuple(
+            (arm.removeprefix(f"{corner}="), tuple(cells.get((arm, place)) for place in strata))
+            for arm in names
+        )
+        return Matrix(corner, tuple(strata), rows)
     rows = tuple((place, tuple(cells.get((arm, place)) for arm in names)) for place in strata)
     return Matrix("stratum", tuple(names), rows)
 
