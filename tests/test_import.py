@@ -223,7 +223,7 @@ def test_an_exported_study_is_imported_with_the_same_effects(ablate: Run) -> Non
     """The commands of docs/export.md, in order."""
     shutil.copytree(ROOT / "studies", "studies")
     page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
-    section = re.search(r"^## There and back\n(.*?)^## ", page, re.M | re.S)
+    section = re.search(r"^## Import what was exported\n(.*?)^## ", page, re.M | re.S)
     assert section
     (block,) = re.findall(r"```sh\n(.*?)```", section[1], re.S)
     for line in block.splitlines():

@@ -29,6 +29,7 @@ from ablate.units import listed
 
 STOP = 6.0  # seconds in which a script must end after SIGTERM; its worker has 8
 TOLD = 1.0  # seconds in which its worker learns of a SIGTERM that has ended the script
+HANDLED = 0.2  # the same, if the script may have ended for it with an exit code of its own
 LOOK = 0.2  # seconds between two looks at the process
 READ = 1.0  # seconds between two readings of its files, and two reports
 KEPT = 20  # last lines of output that explain a failure
@@ -184,9 +185,10 @@ def _with_worker(code: int, context: Context) -> bool:
 
     A signal for all processes of a job, as from Slurm or systemd, may reach the script first.
     """
-    until = time.monotonic() + (TOLD if code in (-signal.SIGTERM, 128 + signal.SIGTERM) else 0.0)
+    by_signal = code in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    until = time.monotonic() + (TOLD if by_signal else HANDLED)
     while not context.stop() and time.monotonic() < until:
-        time.sleep(LOOK)
+        time.sleep(0.02)
     return context.stop()
 
 
