@@ -48,7 +48,7 @@ def effects(
     with style.theme():
         groups = _groups(effects.assign(place=effects["arm"].cat.codes))
         windows = [_window(effects.loc[group.rows_of], pairs) for group in groups]
-        widths = [high - low for low, high in windows]
+        widths = [high - low for low, high in windows] or [1.0]
         words = style.plain(label).replace(" (", "\n(", 1)
         words += (
             "\n←\u00a0better\u2003\u2003worse\u00a0→"

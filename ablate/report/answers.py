@@ -111,10 +111,15 @@ def unranked(data: ReportData) -> list[str]:
     return [text for one in data.findings.of(Best) if (text := say("unranked", one))]
 
 
+def digits_of(data: ReportData, stratum: str) -> int:
+    """Return the decimals of a mean: two digits of the deviation over seeds in a stratum."""
+    good = data.good[data.good["stratum"] == stratum].groupby("arm", observed=True)["metric"]
+    return decimals(float(good.std().median()))
+
+
 def _candidates(data: ReportData, one: Best) -> Iterator[str]:
     """Yield the arms of a set with their means, with enough decimals to show them apart."""
-    good = data.good[data.good["stratum"] == one.stratum].groupby("arm", observed=True)["metric"]
-    digits = decimals(float(good.std().median()))
+    digits = digits_of(data, one.stratum)
     while digits < 5 and len({number(mean, digits) for mean in one.means}) < len(one.means):
         digits += 1
     for arm, mean in zip(one.arms, one.means, strict=True):

@@ -18,7 +18,7 @@ from ablate.analysis.records import (
 from ablate.plan.compare import MISMATCH
 from ablate.report import answers, fairness, plots, scaled
 from ablate.report.data import ReportData
-from ablate.report.labels import decimals, detectable, ends, number, percent, plural, signed
+from ablate.report.labels import detectable, ends, number, percent, plural, signed
 from ablate.report.sentences import places, say
 
 ACROSS = 6  # strata that a matrix shows side by side, even if it has fewer arms
@@ -160,12 +160,14 @@ def matrix(data: ReportData) -> Matrix | None:
     if len(strata) < 2:
         return None
     arms = list(dict.fromkeys(_name(data, one) for one in contrasts))
-    cells = {(_name(data, one), one.stratum): _cell(data, one) for one in contrasts}
+    best = _best_cells(data)
+    cells = {(_name(data, one), one.stratum): _cell(data, one, best) for one in contrasts}
     if len(arms) == 1 and (grid := _grid(data, contrasts, cells)):
         return grid
     bases = list(dict.fromkeys(one.baseline_level for one in contrasts))
     base = f"{bases[0]} (baseline)" if len(bases) == 1 else "baseline"
-    cells |= {(base, one.stratum): _baseline(data, one) for one in contrasts}
+    last = {one.stratum: one for one in contrasts}  # all of a stratum have its baseline
+    cells |= {(base, stratum): _baseline(data, one, best) for stratum, one in last.items()}
     names = [base, *arms]
     if len(strata) <= max(ACROSS, len(names)):
         factors = {one.factor for one in contrasts}
@@ -208,8 +210,8 @@ def _grid(
     )
 
 
-def _cell(data: ReportData, one: Contrast) -> Cell:
-    best = _is_best(data, one.stratum, one.cell)
+def _cell(data: ReportData, one: Contrast, best_cells: frozenset[str]) -> Cell:
+    best = one.cell in best_cells
     where = answers.Answer("", "", one).anchor
     if one.verdict in ("untrained", "unknown") or one.n == 0:
         whole = {found.cell for found in data.findings.of(Untrained) if found.whole}
@@ -222,17 +224,17 @@ def _cell(data: ReportData, one: Contrast) -> Cell:
     return Cell(signed(one.mean, places(one)), detail, one.verdict, best, where)
 
 
-def _baseline(data: ReportData, one: Contrast) -> Cell:
+def _baseline(data: ReportData, one: Contrast, best_cells: frozenset[str]) -> Cell:
     values = [pair.baseline_value for pair in one.pairs if pair.baseline_status == "complete"]
-    best = _is_best(data, one.stratum, one.baseline)
+    best = one.baseline in best_cells
     if not values:
         return Cell("no run", "", "baseline", best)
-    runs = data.good[data.good["stratum"] == one.stratum].groupby("arm", observed=True)["metric"]
-    digits = decimals(float(runs.std().median()))
-    return Cell(number(sum(values) / len(values), digits), "mean", "baseline", best)
+    mean = number(sum(values) / len(values), answers.digits_of(data, one.stratum))
+    return Cell(mean, "mean", "baseline", best)
 
 
-def _is_best(data: ReportData, stratum: str, cell: str) -> bool:
-    """Return whether a cell is the best of its stratum, or not distinguishable from the best."""
-    arm = data.arms.set_index("cell")["arm"].astype(str)[cell]
-    return any(one.stratum == stratum and arm in one.arms for one in data.findings.of(Best))
+def _best_cells(data: ReportData) -> frozenset[str]:
+    """Return the cells that are the best of their stratum, or not distinguishable from the best."""
+    best = {(one.stratum, arm) for one in data.findings.of(Best) for arm in one.arms}
+    named = zip(data.arms["cell"], data.arms["stratum"], data.arms["arm"].astype(str), strict=True)
+    return frozenset(cell for cell, stratum, arm in named if (stratum, arm) in best)
