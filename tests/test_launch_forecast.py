@@ -10,12 +10,14 @@ import torch
 
 from ablate import sizes
 from ablate.config import RunConfig
+from ablate.errors import AblateError
 from ablate.launch import forecast, packs
 from ablate.launch.devices import Device
 from ablate.launch.trainer import TorchTrainer
 from ablate.plan import plan
 from ablate.plan.forecast import Forecast, at_speed
 from ablate.study import parse
+from ablate.train import compiled
 
 STUDY = """
 name = "t"
@@ -43,7 +45,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[list[RunConfig]]:
     monkeypatch.setattr(TorchTrainer, "setup", lambda *of: None)
     monkeypatch.setattr(packs, "size", lambda *of, **more: packs.Size(2, 4))
     monkeypatch.setattr(forecast, "_speed", speed)
-    monkeypatch.setattr(forecast, "can_compile", lambda: False)
+    monkeypatch.setattr(compiled, "can_compile", lambda: False)
     return found
 
 
@@ -76,7 +78,7 @@ def test_the_forecast_of_long_runs_is_that_of_compiled_steps(
     timed: list[list[RunConfig]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Faster than eager steps, but never than their matrix products; short runs stay eager."""
-    monkeypatch.setattr(forecast, "can_compile", lambda: True)
+    monkeypatch.setattr(compiled, "can_compile", lambda: True)
     made = plan(parse(STUDY, Path("t.toml")))
     flops = {cell.label: sizes.train_flops(cell.config) / cell.config.tokens for cell in made.cells}
 
@@ -94,6 +96,47 @@ def test_the_forecast_of_long_runs_is_that_of_compiled_steps(
     short = measured(STUDY.replace("10_000_000_000", "1_000_000"), 1e20)
     assert set(short.tokens_per_second.values()) == {2e6, 4e6}
     assert not short.estimated and short.start < fast.start
+
+
+def test_the_forecast_of_an_rnn_promises_nothing_of_a_compiler(
+    monkeypatch: pytest.MonkeyPatch, timed: list[list[RunConfig]]
+) -> None:
+    """No recurrent layer is compiled."""
+    monkeypatch.setattr(compiled, "can_compile", lambda: True)
+    monkeypatch.setattr(forecast, "_speed", lambda *of: 2e6)
+    monkeypatch.setattr(forecast, "product_speed", lambda *of: 1e20)
+    study = STUDY.replace('corpus = "sotu"', 'corpus = "cmudict"\nobjective = "pairs"')
+    study = study.replace("topology", "architecture").replace('"serial"', '"rnn-seq2seq"')
+    found = forecast.measure(
+        plan(parse(study.replace('"parallel"', '"encoder-decoder"'), Path("t.toml"))),
+        [GPU],
+        lambda done: None,
+    )
+    speeds = {label.split("=")[1][:3]: v for label, v in found.tokens_per_second.items()}
+    assert speeds["rnn"] == 2e6 < speeds["enc"]
+
+
+def test_a_pack_without_room_is_timed_smaller(
+    monkeypatch: pytest.MonkeyPatch, timed: list[list[RunConfig]]
+) -> None:
+    """As it is trained: each out-of-memory error takes the next size of less memory."""
+    sizes = [packs.Size(4), packs.Size(1), packs.Size(1, 2)]
+    monkeypatch.setattr(packs, "size", lambda run, device, level: sizes[min(level, 2)])
+    tried = []
+
+    def speed(configs: list[RunConfig], sources: object, device: object, size: packs.Size) -> float:
+        tried.append((len(configs), size))
+        if size.runs > 1 or configs[0].topology == "parallel":
+            raise torch.OutOfMemoryError
+        return 2e6
+
+    monkeypatch.setattr(forecast, "_speed", speed)
+    with pytest.raises(AblateError, match=r"topology=parallel.*80 GiB"):
+        forecast.measure(plan(parse(STUDY, Path("t.toml"))), [GPU], lambda done: None)
+    assert tried == [
+        *((3, sizes[0]), (1, sizes[1])),  # of three seeds
+        *((3, sizes[0]), (1, sizes[1]), (1, sizes[2])),
+    ]
 
 
 def test_the_speed_of_products_is_that_of_the_device() -> None:

@@ -12,15 +12,16 @@ import torch
 
 from ablate import sizes
 from ablate.config import RunConfig
+from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.kinds import Context, Job, kind
 from ablate.kinds.transformer import run_of
 from ablate.launch import packs
 from ablate.launch.devices import Device
 from ablate.launch.trainer import TorchTrainer
-from ablate.plan import Plan
+from ablate.plan import Cell, Plan
 from ablate.plan.forecast import Forecast
-from ablate.train.compiled import FIRST, MODES, can_compile, possible, worthwhile
+from ablate.train.compiled import FIRST, MODES, compiles, possible, step_cache, worthwhile
 
 # Seconds from the command to a GPU's first step, beside the set-up of its mode: imports and CUDA (8
 # to 12 on H200 hosts).
@@ -56,12 +57,9 @@ def measure(plan: Plan, slots: Sequence[Device], done: Callable[[int], object]) 
     for timed, cell in enumerate(plan.cells, 1):
         shape = cell.run.pack_key
         if shape not in speeds:
-            size = packs.size(cell.run, device, oom_level=0)
-            n_runs = min(len(plan.study.seeds), size.runs)
-            pack = [cell.config.model_copy(update={"seed": seed}) for seed in range(n_runs)]
-            speed = _speed(pack, plan.sources, device, size)
+            speed, size = _speed_that_fits(plan, cell, device)
             modes[shape], speeds[shape] = "eager", speed
-            if gpu and can_compile():
+            if gpu and compiles(cell.config):
                 eager = tokens[shape] / speed
                 products = tokens[shape] * _seconds_of_products(cell.config, device.name)
                 mode = worthwhile(eager, "eager", products, shared=shared, first=True)
@@ -110,6 +108,25 @@ def product_speed(device: str, dtype: torch.dtype, n: int = 8192) -> float:
     while (took := seconds(times)) < PRODUCT_SECONDS:
         times *= 2
     return 2 * n**3 * times / took
+
+
+def _speed_that_fits(plan: Plan, cell: Cell, device: Device) -> tuple[float, packs.Size]:
+    """Tokens a second of the largest pack of a cell that the device holds, and its size."""
+    level = 0
+    while True:
+        size = packs.size(cell.run, device, level)
+        n_runs = min(len(plan.study.seeds), size.runs)
+        pack = [cell.config.model_copy(update={"seed": seed}) for seed in range(n_runs)]
+        try:
+            return _speed(pack, plan.sources, device, size), size
+        except torch.OutOfMemoryError:
+            step_cache.clear()
+            level += 1
+            if packs.size(cell.run, device, level) == size:
+                raise AblateError(
+                    f"{cell.label}: a single run, in its smallest micro-batches, does not fit into"
+                    f" the {device.memory / 2**30:.3g} GiB that a worker has on {device.name}"
+                ) from None
 
 
 def _speed(

@@ -144,7 +144,7 @@ class CompiledStep:
         for self.mode in wanted:
             self.step.functions = functions(self.step, self.mode)
             try:
-                capture(self.step)
+                self._capture_alone_if_need_be()
                 break
             except torch.OutOfMemoryError:
                 raise
@@ -158,10 +158,18 @@ class CompiledStep:
         if not self._eager_pace:
             self._eager_pace = MODES[self.mode].eager(self.pace, self._products)
 
+    def _capture_alone_if_need_be(self) -> None:
+        """Capture the step; without memory for it, drop the other steps of the cache first."""
+        try:
+            return capture(self.step)
+        except torch.OutOfMemoryError:
+            if not _drop_others(self):
+                raise
+        return capture(self.step)  # here the error, which holds tensors, is gone
+
     @property
     def _compiles(self) -> bool:
-        """Whether the host has a compiler, and torch compiles all parts of the model."""
-        return can_compile() and all(one.compiles for one in self.step.config.parts)
+        return compiles(self.step.config)
 
     @property
     def _products(self) -> float:
@@ -209,6 +217,11 @@ def possible(mode: str, recompute: bool) -> str:
 def can_compile() -> bool:
     """Return whether there is the C compiler that Triton needs; container images often lack one."""
     return bool(os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang"))))
+
+
+def compiles(config: RunConfig) -> bool:
+    """Return whether the host has a compiler, and torch compiles all parts of the model."""
+    return can_compile() and all(one.compiles for one in config.parts)
 
 
 def functions(step: Step, mode: str) -> Functions:
@@ -314,6 +327,15 @@ def _make_room(needed: int, device: torch.device) -> None:
     ):
         step_cache.popitem(last=False)
         gc.collect()  # a compiled step and its methods hold each other
+
+
+def _drop_others(kept: CompiledStep) -> bool:
+    """Drop all steps but one, whose memory the estimate put too low; return whether there were."""
+    others = [key for key, one in step_cache.items() if one is not kept]
+    for key in others:
+        del step_cache[key]
+    gc.collect()  # a compiled step and its methods hold each other
+    return bool(others)
 
 
 def _free(device: torch.device) -> int:
