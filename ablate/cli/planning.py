@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -85,6 +86,33 @@ def _is_imported(study: str, db: str | None) -> bool:
     return False
 
 
+DevicesPerRun = Annotated[
+    str,
+    option(
+        "On how many GPUs each run trains; by default as the study says, else one.",
+        metavar="N|auto",
+    ),
+]
+
+
+def with_devices_per_run(plan: Plan, given: str) -> Plan:
+    """Return a plan whose runs train on as many devices as a command line says.
+
+    Args:
+        plan: The plan.
+        given: The number, or "auto"; "" for what the study says.
+
+    Raises:
+        AblateError: It is no number of devices.
+    """
+    from ablate.study.tables import devices_per_run
+
+    if not given:
+        return plan
+    wanted = devices_per_run("--devices-per-run", given)
+    return replace(plan, study=replace(plan.study, devices_per_run=wanted))
+
+
 def plan(
     context: typer.Context,
     study: StudyName,
@@ -100,6 +128,7 @@ def plan(
     flops: Annotated[
         str | None, option("Estimate times from this speed instead, in FLOP/s: 5e12.", metavar="N")
     ] = None,
+    devices_per_run: DevicesPerRun = "",
     db: Db = None,
 ) -> None:
     """Show what a study would train, what it would cost, and the smallest detectable effect."""
@@ -108,7 +137,7 @@ def plan(
 
     if device and flops:
         raise AblateError("give one of --device, which times the models, and --flops")
-    opened = open_study(study, size, db)
+    opened = with_devices_per_run(open_study(study, size, db), devices_per_run)
     if opened.study.command and (device or flops):
         raise AblateError(
             "--device and --flops time transformers; the time of a script is known once some of"
@@ -138,6 +167,7 @@ def plan(
         *_costs(planned, cost, forecast, how),
         *_weights(planned, cost, unkept),
         *_time(planned, done, learnt),
+        *together(planned, slots),
         *fit(planned, slots),
         *_slow(planned, forecast),
         *_resolution(planned, cost, db),
@@ -216,8 +246,9 @@ def _how(forecast: Forecast | None, speed: float | None) -> str:
     of = "workers on" if forecast.device == "cpu" else "devices such as"
     many = f"{forecast.side_by_side} {of} " if forecast.side_by_side > 1 else ""
     start = f", after about {duration(forecast.start)} of start-up" if forecast.start else ""
-    compiled = ", with an estimate of what compiling saves" if forecast.estimated else ""
-    return f"on {many}{forecast.device}, as timed now{compiled}{start}"
+    gains = "compiling and further devices save" if "," in forecast.device else "compiling saves"
+    estimate = f", with an estimate of what {gains}" if forecast.estimated else ""
+    return f"on {many}{forecast.device}, as timed now{estimate}{start}"
 
 
 def _speed(text: str) -> float:
@@ -517,6 +548,23 @@ def _weights(plan: Plan, cost: Price, unkept: frozenset[str]) -> Iterator[str]:
         from ablate.store.runs import without_weights
 
         yield without_weights(unkept)
+
+
+def together(plan: Plan, slots: Sequence[Device]) -> Iterator[str]:
+    """Yield on how many devices each run trains, if on several.
+
+    Args:
+        plan: The plan.
+        slots: What its workers have; empty if that is not known.
+    """
+    wanted = plan.study.devices_per_run
+    if slots and (n := slots[0].count) > 1:
+        several = f", and {len(slots)} runs at a time" if len(slots) > 1 else ""
+        yield f"Each run trains on {n} devices, which share the sequences of its batches{several}"
+    elif not slots and wanted == "auto":
+        yield "How many GPUs a run trains on depends on the host (devices_per_run = auto)"
+    elif not slots and wanted != 1:
+        yield f"Each run trains on {wanted} devices, which share the sequences of its batches"
 
 
 def fit(plan: Plan, slots: Sequence[Device]) -> Iterator[str]:

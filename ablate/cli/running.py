@@ -14,7 +14,15 @@ import typer
 from ablate.cli import complete
 from ablate.cli.flags import option
 from ablate.cli.output import Dispensable
-from ablate.cli.planning import Size, StudyName, open_study, too_long
+from ablate.cli.planning import (
+    DevicesPerRun,
+    Size,
+    StudyName,
+    open_study,
+    together,
+    too_long,
+    with_devices_per_run,
+)
 from ablate.cli.render import Db, console, next_command, table
 from ablate.errors import AblateError, unknown
 from ablate.launch.devices import KINDS
@@ -57,6 +65,7 @@ def run(
             metavar="KEY=VALUE",
         ),
     ] = None,
+    devices_per_run: DevicesPerRun = "",
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop at the first run that fails.")
     ] = False,
@@ -81,14 +90,15 @@ def run(
         raise unknown("place for --on", on, PLACES)
     if slurm and on != "slurm":
         raise AblateError(f"--slurm {slurm[0]} has no effect without --on slurm")
-    plan = open_study(study, size, db)
+    plan = with_devices_per_run(open_study(study, size, db), devices_per_run)
     # Refuses a device that does not exist before a database is made.
     executor = (_slurm if on == "slurm" else _local)(
         plan, device, gpus(gpu_numbers), study, slurm or (), db
     )
     out = console(cast(IO[str], Dispensable(sys.stdout)))
     with store.open(db, create=True) as database:
-        for note in (*database.notes, *too_long(plan)):
+        slots = [slot.device for slot in executor.capacity()]
+        for note in (*database.notes, *too_long(plan), *together(plan, slots)):
             out.print(note, markup=False)
         if on == "local" and folder(database.path, "slurm").exists():
             from ablate.launch.slurm import left

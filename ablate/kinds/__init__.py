@@ -124,6 +124,8 @@ class Context:
         stop: Asked between steps; once true, the job checkpoints and returns.
         device_lock: Held while the device is in use, where several workers share it.
         progress: Where the job says how far it is.
+        fail: Ends all runs that have not ended, with a status and an error, and the process; for a
+            thread that knows why the one that trains waits in vain.
     """
 
     device: str
@@ -131,6 +133,7 @@ class Context:
     stop: Callable[[], bool] = lambda: False
     device_lock: AbstractContextManager[None] = field(default_factory=nullcontext)
     progress: Progress = field(default_factory=Progress)
+    fail: Callable[[str, str], None] = lambda status, error: None
 
     @property
     def shared(self) -> bool:

@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from ablate.errors import AblateError
 from ablate.launch import devices
 from ablate.launch.devices import Device
 from ablate.launch.executor import Ended
@@ -116,16 +117,19 @@ class Agent:
             self._spool.end(self._name, Ended(handle, "stopped", why))
 
 
-def slots_here(kind: str, workers: int, gpus: float | None) -> list[Device]:
-    """Return a device, or its share of one, for each worker of this machine.
+def slots_here(
+    kind: str, workers: int, gpus: float | None, devices_per_run: int = 1
+) -> list[Device]:
+    """Return a device, its share of one, or several devices, for each worker of this machine.
 
     Args:
         kind: "cpu" or "cuda".
         workers: Workers of each device.
         gpus: GPUs of a script; None for runs that torch trains.
+        devices_per_run: Devices of each run that torch trains.
 
     Raises:
-        AblateError: There is no such device.
+        AblateError: There is no such device, or there are fewer than a run needs.
     """
     threads = int(os.environ.get("SLURM_CPUS_ON_NODE") or devices.cpu_threads())
     if kind == "cpu":
@@ -135,6 +139,10 @@ def slots_here(kind: str, workers: int, gpus: float | None) -> list[Device]:
         found = [replace(one, threads=max(1, threads // len(found))) for one in found]
     if gpus:
         return devices.for_scripts(found, gpus, 1)
+    if devices_per_run > 1:
+        if kind != "cpu" and len(found) < devices_per_run:
+            raise AblateError(f"a run takes {devices_per_run} GPUs, and here are {len(found)}")
+        return devices.groups(found, devices_per_run)
     return [
         replace(one, memory=one.memory // workers, threads=max(1, one.threads // workers))
         for one in found
@@ -149,10 +157,11 @@ def main() -> None:
     parser.add_argument("--device", required=True)
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--gpus", type=float)
+    parser.add_argument("--devices-per-run", type=int, default=1)
     parser.add_argument("--idle", type=float, default=IDLE)
     given = parser.parse_args()
     job = "{SLURM_ARRAY_JOB_ID}_{SLURM_ARRAY_TASK_ID}".format_map(os.environ)
-    slots = slots_here(given.device, given.workers, given.gpus)
+    slots = slots_here(given.device, given.workers, given.gpus, given.devices_per_run)
     fatal = Agent(Spool(given.spool), job, slots, given.idle).run()
     raise SystemExit(fatal or 0)
 

@@ -34,17 +34,51 @@ print(json.dumps({"cuda": cuda, "mps": mps, "torch": torch.__version__}))
 
 @dataclass(frozen=True)
 class Device:
-    """A device that a worker trains on, or a worker's share of one.
+    """A device that a worker trains on, a worker's share of one, or several devices.
 
     Attributes:
-        name: Torch's name: "cpu", "cuda:1", "mps".
-        memory: Bytes.
+        name: Torch's name: "cpu", "cuda:1", "mps"; "cuda:0,1" for several.
+        memory: Bytes; of each, where there are several.
         threads: CPU threads of its worker.
     """
 
     name: str
     memory: int
     threads: int
+
+    @property
+    def count(self) -> int:
+        """How many devices it is."""
+        return len(members(self.name))
+
+
+def members(name: str) -> list[str]:
+    """Return torch's names of the devices of a name such as "cuda:0,1".
+
+    The parts of a CPU, such as "cpu:0,1", are all "cpu".
+    """
+    kind, _, numbers = name.partition(":")
+    if "," not in numbers:
+        return [name]
+    return [kind if kind == "cpu" else f"{kind}:{number}" for number in numbers.split(",")]
+
+
+def groups(found: Sequence[Device], n: int) -> list[Device]:
+    """Return devices in groups of n; those that are left over are in none.
+
+    A CPU is one group of n processes, which share its memory and threads.
+    """
+    if found[0].name == "cpu":
+        parts = ",".join(map(str, range(n)))
+        return [replace(found[0], name=f"cpu:{parts}", memory=found[0].memory // n)]
+    return [
+        Device(
+            "cuda:" + ",".join(one.name.partition(":")[2] for one in group),
+            min(one.memory for one in group),
+            sum(one.threads for one in group),
+        )
+        for group in (found[k : k + n] for k in range(0, len(found) - n + 1, n))
+    ]
 
 
 def find(kind: str, numbers: Sequence[int] = (), *, torch: bool = True) -> list[Device]:
@@ -166,15 +200,7 @@ def for_scripts(found: Sequence[Device], gpus: float | None, cpus: int) -> list[
             f"[command] gpus = {n}: this host has {len(cards)}; give at most {len(cards)}, or run"
             " it on another host"
         )
-    groups = [cards[k : k + n] for k in range(0, len(cards) - n + 1, n)]
-    return [
-        Device(
-            "cuda:" + ",".join(one.name.partition(":")[2] for one in group),
-            sum(one.memory for one in group),
-            sum(one.threads for one in group),
-        )
-        for group in groups
-    ]
+    return groups(cards, n)
 
 
 def room(device: Device, run_bytes: int) -> int:

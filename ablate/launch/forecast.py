@@ -6,6 +6,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.kinds import Context, Job, kind
 from ablate.kinds.transformer import run_of
-from ablate.launch import packs
+from ablate.launch import devices, packs
 from ablate.launch.devices import Device
 from ablate.launch.trainer import TorchTrainer
 from ablate.plan import Cell, Plan
@@ -37,15 +38,18 @@ def measure(plan: Plan, slots: Sequence[Device], done: Callable[[int], object]) 
 
     Nothing is compiled, which takes up to a minute a shape. Where workers on a GPU would compile a
     shape, its speed is estimated by `ablate.train.compiled.Mode.seconds` from the time of an eager
-    step and that of its matrix products. Imports torch into this process, and sets its threads.
+    step and that of its matrix products. Of several devices that train a run one is timed. Imports
+    torch into this process, and sets its threads.
 
     Args:
         plan: The plan.
         slots: What its workers would have; see `ablate.launch.packs.worker_slots`.
         done: Called with the number of cells that are timed.
     """
-    device = slots[0]
+    slot = slots[0]
+    device = replace(slot, name=devices.members(slot.name)[0])
     gpu = device.name.startswith("cuda")
+    several = slot.count * packs.TOGETHER if gpu and slot.count > 1 else 1.0
     TorchTrainer().setup(device.name, device.threads, device.memory)
     tokens: Counter[str] = Counter()  # by shape
     for run in {planned.run.key: planned.run for planned in (*plan.runs, *plan.later)}.values():
@@ -57,7 +61,7 @@ def measure(plan: Plan, slots: Sequence[Device], done: Callable[[int], object]) 
     for timed, cell in enumerate(plan.cells, 1):
         shape = cell.run.pack_key
         if shape not in speeds:
-            speed, size = _speed_that_fits(plan, cell, device)
+            speed, size = _speed_that_fits(plan, cell, slot)
             modes[shape], speeds[shape] = "eager", speed
             if gpu and compiles(cell.config):
                 eager = tokens[shape] / speed
@@ -65,6 +69,7 @@ def measure(plan: Plan, slots: Sequence[Device], done: Callable[[int], object]) 
                 mode = worthwhile(eager, "eager", products, shared=shared, first=True)
                 modes[shape] = possible(mode, size.recompute)
                 speeds[shape] *= eager / MODES[modes[shape]].seconds(eager, products)
+            speeds[shape] *= several
         done(timed)
     by_cell = {cell.label: speeds[cell.run.pack_key] for cell in plan.cells}
     start, side_by_side = 0.0, len(slots)
@@ -73,8 +78,8 @@ def measure(plan: Plan, slots: Sequence[Device], done: Callable[[int], object]) 
         start = START + min(
             MODES[mode].setup + FIRST * (mode != "eager") for mode in modes.values()
         )
-    estimated = any(mode != "eager" for mode in modes.values())
-    return Forecast(by_cell, side_by_side, start, device.name, estimated=estimated)
+    estimated = several > 1 or any(mode != "eager" for mode in modes.values())
+    return Forecast(by_cell, side_by_side, start, slot.name, estimated=estimated)
 
 
 def _seconds_of_products(config: RunConfig, device: str) -> float:
@@ -155,5 +160,6 @@ def _speed(
         recompute=size.recompute,
         compile="eager",
     )
-    kind(runs[0].kind).train(job, Context(device.name, [emit] * len(runs), stop))
+    own = devices.members(device.name)[0]
+    kind(runs[0].kind).train(job, Context(own, [emit] * len(runs), stop))
     return speeds[-1] * len(runs)

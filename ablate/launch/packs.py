@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,11 @@ LARGEST = 32  # most runs in a pack
 # FLOPs per step beyond which a larger pack is not faster: 10.8M parameters peak at 4 runs, 0.85M
 # near 32 (H200)
 SATURATION = 4e12
+# FLOPs of a run for which "auto" considers several devices: an hour of an H200, which reaches
+# 4.4e14 FLOP/s with 124M parameters (`benchmarks/RESULTS.md`)
+LONG_RUN = 1.6e18
+TOGETHER = 0.93  # share of its speed that a device is taken to keep among those of one run
+NUMBERS = (1, 2, 4, 8)  # of devices of a run that "auto" considers
 
 
 class Size(NamedTuple):
@@ -37,9 +43,9 @@ def capacity(config: RunConfig, device: Device) -> int:
     """Return how many runs of this shape train together on a device.
 
     Limited by its memory, and by the number beyond which throughput does not increase; 1 where
-    either is unknown, or a part of the model does not serve a pack.
+    either is unknown, or a part of the model does not serve a pack, or for several devices.
     """
-    if not device.name.startswith("cuda"):
+    if not device.name.startswith("cuda") or device.count > 1:
         return 1
     flops, one = sizes.train_flops(config), sizes.memory_bytes(config)
     if flops is None or one is None or sizes.alone(config):
@@ -53,7 +59,7 @@ def size(run: Run, device: Device, oom_level: int, *, last: bool = False) -> Siz
 
     Each level takes less memory: a whole pack, a quarter of it, one run with a quarter of its
     batch in memory at once, with a sixteenth, at last with blocks computed again. Level 0 is the
-    first that the device is estimated to hold.
+    first that the device is estimated to hold. Of several devices each has its rows of the batch.
 
     Args:
         run: A run of the shape. One without the configuration of a transformer trains alone.
@@ -65,9 +71,11 @@ def size(run: Run, device: Device, oom_level: int, *, last: bool = False) -> Siz
     if not isinstance(config, RunConfig):
         return Size(1)
     full = capacity(config, device)
-    few, fewer = -(-config.batch_size // 4), -(-config.batch_size // 16)
+    rows = -(-config.batch_size // device.count)
+    few, fewer = -(-rows // 4), -(-rows // 16)
     quarter = [Size(-(-full // 4))] if full > 1 else []
-    ladder = [Size(full), *quarter, Size(1, few), Size(1, fewer), Size(1, fewer, True)]
+    whole = Size(full, rows if device.count > 1 else 0)
+    ladder = [whole, *quarter, Size(1, few), Size(1, fewer), Size(1, fewer, True)]
     if last:
         return ladder[-1]
     room = MEMORY_SHARE * device.memory
@@ -96,11 +104,73 @@ def find_devices(plan: Plan, kind: str, numbers: Sequence[int] = ()) -> list[Dev
     return found
 
 
+def devices_per_run(plan: Plan, found: Sequence[Device], most: int | None = None) -> int:
+    """Return on how many devices each run of a plan trains.
+
+    Args:
+        plan: The plan.
+        found: All devices.
+        most: Of them, how many are on one host; all by default.
+
+    Raises:
+        AblateError: The runs, or the devices, do not serve the number that the study gives.
+    """
+    wanted = plan.study.devices_per_run
+    if wanted == 1:
+        return 1
+    given = f"devices_per_run = {wanted}"
+    if plan.study.kind != "transformer":
+        other = ", see gpus in [command]" if plan.study.command else ""
+        raise AblateError(f"{given}: only transformers train on several devices{other}")
+    fewest = min(plan.cells, key=lambda cell: cell.config.batch_size)
+    rows, most = fewest.config.batch_size, len(found) if most is None else most
+    on_gpus = found[0].name.startswith("cuda")
+    if wanted == "auto":
+        return _ends_first(plan, len(found), min(most, rows)) if on_gpus else 1
+    if rows < wanted:
+        raise AblateError(
+            f"{given}: a batch of {fewest.label!r} has {rows} sequence{'' if rows == 1 else 's'};"
+            f" give at most {rows}, or more batch_tokens"
+        )
+    if found[0].name == "mps" or (on_gpus and most < wanted):
+        raise AblateError(f"{given}: there {'is 1 GPU' if most == 1 else f'are {most} GPUs'} here")
+    return wanted
+
+
+def _ends_first(plan: Plan, n: int, most: int) -> int:
+    """Return the number of devices of a run with which a plan ends first; 1 if no run is long.
+
+    Args:
+        plan: The plan.
+        n: All devices.
+        most: Most devices of a run.
+    """
+    planned = {each.run.key: each.run.cost.flops for each in (*plan.runs, *plan.later)}.values()
+    costs = sorted((flops for flops in planned if flops), reverse=True)
+    if len(costs) < len(planned) or max(costs, default=0.0) < LONG_RUN:
+        return 1
+
+    def until(each: int) -> float:
+        """Time until the last run has ended: the longest first, on the group that is free first."""
+        speed = each * (TOGETHER if each > 1 else 1.0)
+        ends = [0.0] * (n // each)
+        for flops in costs:
+            heapq.heapreplace(ends, ends[0] + flops / speed)
+        return max(ends)
+
+    return min((each for each in NUMBERS if each <= most), key=until)
+
+
 def worker_slots(plan: Plan, found: Sequence[Device]) -> list[Device]:
-    """Return a device, or its share of one, for each worker of a plan.
+    """Return a device, a share of one, or several devices, for each worker of a plan.
 
     A share has room for what the whole device would have in memory of one run at once.
+
+    Raises:
+        AblateError: See `devices_per_run`.
     """
+    if (n := devices_per_run(plan, found)) > 1:
+        return devices.groups(found, n)
     if command := plan.study.command:
         return devices.for_scripts(found, command.gpus, command.cpus)
     runs = {planned.run.key: planned.run for planned in (*plan.runs, *plan.later)}.values()

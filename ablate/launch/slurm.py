@@ -21,7 +21,7 @@ from typing import Literal
 from ablate.errors import AblateError
 from ablate.journal import Journal, alive
 from ablate.kinds import Job
-from ablate.launch import packs
+from ablate.launch import devices, packs
 from ablate.launch.devices import Device
 from ablate.launch.executor import Ended, Slot
 from ablate.launch.spool import Spool
@@ -122,15 +122,25 @@ def request(plan: Plan, settings: Slurm, kind: str, argument: str) -> Request:
         slots = [Device("cpu", settings.memory // per_job, command.cpus)]
         slots *= per_job * settings.max_jobs
     elif on_gpu:
+        number = plan.study.devices_per_run
+        if isinstance(number, int) and number > 1 and not asks:
+            options["gres"] = f"gpu:{number}"
+        each = _gpus(options)
         cards = [
-            Device(f"cuda:{k}", settings.memory, cpus)
-            for k in range(settings.max_jobs * _gpus(options))
+            Device(f"cuda:{k}", settings.memory, cpus) for k in range(settings.max_jobs * each)
         ]
-        slots = packs.worker_slots(plan, cards)
-        agent.append(f"--workers={len(slots) // len(cards)}")
+        if (n := packs.devices_per_run(plan, cards, most=each)) > 1:
+            of_jobs = (cards[k : k + each] for k in range(0, len(cards), each))
+            slots = [group for of_job in of_jobs for group in devices.groups(of_job, n)]
+            agent += ["--workers=1", f"--devices-per-run={n}"]
+        else:
+            slots = packs.worker_slots(plan, cards)
+            agent.append(f"--workers={len(slots) // len(cards)}")
     else:
-        slots = packs.worker_slots(plan, [Device("cpu", settings.memory, cpus)])
-        agent.append(f"--workers={len(slots)}")
+        cpu = Device("cpu", settings.memory, cpus)
+        n = packs.devices_per_run(plan, [cpu])
+        slots = packs.worker_slots(plan, [cpu])
+        agent += [f"--workers={len(slots)}", *([f"--devices-per-run={n}"] if n > 1 else [])]
         slots = slots * settings.max_jobs
     words = [
         f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ablate.kinds import Context, Job, kind
+from ablate.launch import devices
+from ablate.launch.peers import Peers
 from ablate.train import engine
 
 # What torch, CUDA, cuBLAS, cuDNN and Triton say, apart from OutOfMemoryError, if memory has run
@@ -21,24 +24,42 @@ NO_MEMORY = (
 
 
 class TorchTrainer:
-    """Trains jobs of every kind on a device of torch; see `ablate.launch.worker.Trainer`."""
+    """Trains jobs of every kind on a device of torch; see `ablate.launch.worker.Trainer`.
+
+    Of several devices it has the first, and starts a process for each other one.
+    """
+
+    _peers: Peers | None = None
 
     def setup(self, device: str, threads: int, memory: int) -> dict[str, Any]:
         """See `Trainer.setup`. On a GPU this process then takes at most `memory` bytes."""
+        own, *others = devices.members(device)
+        threads = max(1, threads // (1 + len(others)))
         torch.set_num_threads(threads)
-        if device.startswith("cuda"):
-            total = torch.cuda.mem_get_info(device)[1]
-            torch.cuda.set_per_process_memory_fraction(min(1.0, memory / total), device)
-        torch.zeros(1, device=device)
+        if own.startswith("cuda"):
+            total = torch.cuda.mem_get_info(own)[1]
+            torch.cuda.set_per_process_memory_fraction(min(1.0, memory / total), own)
+        torch.zeros(1, device=own)
+        if others:
+            self._peers = Peers(own, others, threads, memory)
         return {
-            "device_name": _name(device),
+            "device_name": _name(own),
             "threads": torch.get_num_threads(),
             "versions": {"torch": torch.__version__, "cuda": torch.version.cuda},
         }
 
     def train(self, job: Job, context: Context) -> None:
         """See `Trainer.train`."""
-        kind(job.runs[0].kind).train(job, context)
+        of = kind(job.runs[0].kind)
+        if not self._peers:
+            of.train(job, context)
+            return
+        self._peers.begin(job, context.fail)
+        try:
+            of.train(job, replace(context, device=devices.members(context.device)[0]))
+        except Exception:
+            self._peers.settle()
+            raise
 
     def status(self, error: Exception) -> str:
         """See `Trainer.status`."""
@@ -51,13 +72,13 @@ class TorchTrainer:
     def usable(self, device: str) -> bool:
         """See `Trainer.usable`. After a device error no call of the same process succeeds."""
         try:
-            return torch.ones(1, device=device).add_(1).item() == 2
+            return torch.ones(1, device=devices.members(device)[0]).add_(1).item() == 2
         except RuntimeError:
             return False
 
     def peak_bytes(self, device: str) -> int:
         """See `Trainer.peak_bytes`."""
-        return engine.peak_bytes(torch.device(device))
+        return engine.peak_bytes(torch.device(devices.members(device)[0]))
 
 
 def _name(device: str) -> str:

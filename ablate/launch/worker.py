@@ -35,6 +35,7 @@ from typing import Any, BinaryIO, Protocol
 import ablate
 from ablate.journal import Journal
 from ablate.kinds import Context, Job, Progress, kind
+from ablate.launch import devices
 from ablate.launch.device_lock import device_lock
 from ablate.launch.messages import decode
 
@@ -143,6 +144,14 @@ class Attempt:
             self._journal.append(event, **values)
             self.ended = event == "end"
 
+    def fail(self, **values: Any) -> None:
+        """Write the event `end`, unless it is there."""
+        with self._lock:
+            if not self.ended:
+                values = {"step": self._step, **values, "time": time.time()}
+                self._journal.append("end", **values)
+                self.ended = True
+
     def beat(self) -> None:
         """Write a heartbeat, unless the run has ended."""
         with self._lock:
@@ -206,9 +215,15 @@ def train_job(
         Exception: The disk is full, or the device no longer computes. Runs that have not ended are
             not to blame; their journals do not end.
     """
+
+    def fail(status: str, error: str) -> None:
+        for attempt in attempts:
+            attempt.fail(status=status, error=error, peak_bytes=None)
+        os._exit(0)
+
     try:
         emit = [attempt.emit for attempt in attempts]
-        trainer.train(job, Context(device, emit, stop, lock, progress))
+        trainer.train(job, Context(device, emit, stop, lock, progress, fail))
         assert all(attempt.ended for attempt in attempts), (
             "the trainer returned before every run had ended"
         )
@@ -219,10 +234,9 @@ def train_job(
         if status != "oom" and not trainer.usable(device):
             raise  # the run may be fine: another process retries it
         for attempt in attempts:
-            if not attempt.ended:
-                trace = traceback.format_exc()
-                attempt.emit("end", status=status, error=trace, peak_bytes=peak)
-        return status != "oom"
+            attempt.fail(status=status, error=traceback.format_exc(), peak_bytes=peak)
+        # other processes of the job are still in the midst of it
+        return status != "oom" and len(devices.members(device)) == 1
     return True
 
 

@@ -22,7 +22,8 @@ class Forecast:
         side_by_side: Runs or packs that train at the same time.
         start: Seconds from the command to the first step.
         device: Where the speed was measured; "" for one that was given.
-        estimated: Whether some speeds are those of compiled steps, estimated from eager ones.
+        estimated: Whether some speeds are estimated: those of compiled steps from eager ones, those
+            of several devices from one.
     """
 
     tokens_per_second: Mapping[str, float]

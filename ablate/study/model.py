@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 OWN = ("command", "imported")  # kinds of runs that are not of ablate's own training
 Fields = dict[str, Any]  # field of a run's configuration, or a budget → value
 Keep = Literal["none", "final", "best"]  # which weights of a run are kept
+DevicesPerRun = int | Literal["auto"]  # "auto": as many as end the study first
+MOST_DEVICES = 8  # of one run; they are on one host
 WIDEST = 4  # most steps that a search may go beyond each end of the ladder of [tune]
 TUNE_KEYS = ("points", "seeds", "per")  # of [tune], besides the field that is found
 
@@ -210,6 +212,7 @@ class Study:
     reading: Reading = DEFAULT  # [data]: how the files of a corpus are read
     command: Command | None = None  # [command]: its runs are those of a script
     keep: Keep = "none"  # which weights of compared runs are kept; no part of a run's key
+    devices_per_run: DevicesPerRun = 1  # on how many one run trains; no part of a run's key
     slurm: Slurm = field(default_factory=Slurm)
     finetunes: bool = False  # [finetune]: its runs are fine-tuned on a task
     imported: bool = False  # [imported]: its runs were made elsewhere, and cannot be trained

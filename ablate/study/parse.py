@@ -77,7 +77,9 @@ class StudyFile(BaseModel):
     match: dict[str, Any] = Field(
         {}, description="what the cells of a stratum have in common with its baseline"
     )
-    run: dict[str, Any] = Field({}, description="which weights of its runs are kept")
+    run: dict[str, Any] = Field(
+        {}, description="which weights are kept, and on how many GPUs a run trains"
+    )
     slurm: dict[str, Any] = Field(
         {}, description="what `ablate run --on slurm` asks of Slurm; docs/cluster.md"
     )
@@ -137,6 +139,7 @@ def parse(text: str, path: Path) -> Study:
                 f"{source.where('goal')}: goal = {file.goal!r}: of metric {metric!r} the other"
                 " direction is better; remove goal"
             )
+    keep, devices_per_run = tables.run(source, file.run)
     return Study(
         name=file.name,
         question=_question(source, file.question),
@@ -161,7 +164,8 @@ def parse(text: str, path: Path) -> Study:
         reading=tables.data(source, file.data),
         command=command,
         # fine-tuned runs start from the weights of pre-trained ones
-        keep="final" if file.finetune is not None else tables.keep(source, file.run),
+        keep="final" if file.finetune is not None else keep,
+        devices_per_run=devices_per_run,
         slurm=slurm.parse(source, file.slurm),
         finetunes=file.finetune is not None,
         imported=file.imported is not None,

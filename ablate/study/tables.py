@@ -13,8 +13,10 @@ from ablate.study.design import MAX_RUNS
 from ablate.study.levels import Factors, sets
 from ablate.study.model import (
     MOST_CROSSED,
+    MOST_DEVICES,
     WIDEST,
     Crossed,
+    DevicesPerRun,
     Fields,
     Fit,
     Keep,
@@ -108,6 +110,13 @@ class RunTable(_Table):
         description=(
             'which weights of each compared run are kept: "final", those at its end; "best", those'
             ' of the evaluation with the lowest held-out loss; or "none"'
+        ),
+    )
+    devices_per_run: int | str = Field(
+        1,
+        description=(
+            f'on how many GPUs each run trains, 1 to {MOST_DEVICES}; "auto" for the number with'
+            " which the study ends first"
         ),
     )
 
@@ -422,9 +431,29 @@ def report(source: Source, raw: Mapping[str, Any] | None) -> Reporting:
     return Reporting(delta, table.correction, threshold)
 
 
-def keep(source: Source, raw: Mapping[str, Any]) -> Keep:
-    """Return [run] keep: which weights of compared runs are kept."""
-    return table_of(source, RunTable, raw, "run", "[run]").keep
+def run(source: Source, raw: Mapping[str, Any]) -> tuple[Keep, DevicesPerRun]:
+    """Return [run]: which weights of compared runs are kept, and on how many devices one trains."""
+    table = table_of(source, RunTable, raw, "run", "[run]")
+    with located(source, "run", "devices_per_run"):
+        return table.keep, devices_per_run("run.devices_per_run", table.devices_per_run)
+
+
+def devices_per_run(key: str, raw: int | str) -> DevicesPerRun:
+    """Return on how many devices a run trains.
+
+    Args:
+        key: Where it was given.
+        raw: As it was given.
+
+    Raises:
+        AblateError: It is no such number.
+    """
+    if raw == "auto":
+        return "auto"
+    text = str(raw)
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_DEVICES:
+        raise AblateError(f'{key} = {raw!r:.80}: 1 to {MOST_DEVICES}, or "auto", is wanted')
+    return int(text)
 
 
 def data(source: Source, raw: Mapping[str, Any]) -> Reading:

@@ -22,6 +22,7 @@ from ablate.data.objectives import Example
 from ablate.errors import unknown
 from ablate.model.trial import said
 from ablate.text import Tokens
+from ablate.train import ranks
 from ablate.train.step import Functions, Step
 
 
@@ -133,6 +134,7 @@ class CompiledStep:
                 if self._compiles
                 else self.mode
             )
+            wanted = ranks.agree(wanted)  # a captured step waits for the other ranks
         wanted = possible(wanted, recompute)
         if wanted != self.mode or self.step.replay == self.step.step:
             self._capture(wanted)
@@ -176,7 +178,7 @@ class CompiledStep:
         """Seconds that the matrix products of a step take alone, 0 where that is unknown."""
         config = self.step.config
         flops = self.step.model.pack * (sizes.train_flops(config) or 0) / config.steps
-        return flops / PRODUCTS
+        return flops / PRODUCTS / ranks.count()
 
 
 def worthwhile(
@@ -306,12 +308,14 @@ def cached_step(
         micro_batch: Sequences of each run in memory at once, 0 for the whole batch.
         recompute: Whether blocks are recomputed in the backward pass.
     """
+    micro_batch = micro_batch or ranks.most_rows(configs[0].batch_size)
     shape = configs[0].model_dump(mode="json", exclude=set(LOADED_FIELDS))
     key = json.dumps([shape, len(configs), device, micro_batch, recompute])
-    if key in step_cache:
+    if ranks.all_agree(key in step_cache):
         step_cache.move_to_end(key)
         step_cache[key].step.load(configs, tokens)
     else:
+        step_cache.pop(key, None)
         _make_room(
             sizes.memory_bytes(configs[0], len(configs), micro_batch, recompute) or 0,
             torch.device(device),

@@ -17,6 +17,7 @@ from ablate.config import RunConfig
 from ablate.kinds import Context, Job
 from ablate.text import Tokens
 from ablate.train import checkpoint as checkpoints
+from ablate.train import ranks
 from ablate.train.compiled import CompiledStep, cached_step
 from ablate.train.evaluate import Evaluator
 from ablate.train.meter import SERIES, Meter, Point
@@ -40,6 +41,7 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
     asked between steps, says so. tokens_per_second is a member's own; train_seconds, of steps
     alone, and device_seconds, of steps and evaluation, are shared out among the members.
     `context.device_lock` is entered once all is ready, for as long as the device is at work.
+    Where several ranks train together, rank 0 does all this, and the others make its steps.
 
     Args:
         job: Runs of kind "transformer", and how to train them.
@@ -57,6 +59,10 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
             torch.cuda.reset_peak_memory_stats()
         compiled = cached_step(configs, tokens, context.device, job.micro_batch, job.recompute)
         compiled.prepare(configs[0].steps, job.compile, shared=context.shared)
+        if ranks.number():
+            compiled.step.align()
+            compiled.step.follow()
+            return
         advance = context.progress.advance
         evaluator = Evaluator(compiled.step, configs, job.evaluation, tokens, job.sources, advance)
         with context.device_lock:
@@ -94,6 +100,7 @@ class Training:
         step = self.step
         if self.resume:
             self._resume(self.resume)
+        step.align()
         for emit in self.emit:
             emit(
                 "start",
@@ -118,6 +125,7 @@ class Training:
             ):
                 self._save(self.path)
                 saved = time.monotonic()
+        step.release()
         if self.living:
             self._finish()
         if not stopped:
@@ -219,7 +227,7 @@ class Training:
 
     def _end(self, k: int, status: str, step: int) -> None:
         self.living.remove(k)
-        seconds = (time.perf_counter() - self.begun) / len(self.configs)
+        seconds = ranks.count() * (time.perf_counter() - self.begun) / len(self.configs)
         peak = max(peak_bytes(self.step.device), self.compiled.peak_bytes)
         self.emit[k]("end", status=status, step=step, device_seconds=seconds, peak_bytes=peak)
 

@@ -144,7 +144,10 @@ class Given(AdamW):
         self.optimiser = self._make(params=[group for group in groups if group["params"]])
 
     def state(self) -> dict[str, Any]:
-        return {"optimiser": copy.deepcopy(self.optimiser.state_dict())}
+        state = copy.deepcopy(self.optimiser.state_dict())
+        for of in state["state"].values():
+            of |= {name: one.cpu() for name, one in of.items() if isinstance(one, Tensor)}
+        return {"optimiser": state}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.optimiser.load_state_dict(state["optimiser"])

@@ -19,6 +19,7 @@ from ablate.data.objectives import Example, Objective
 from ablate.errors import AblateError
 from ablate.model.transformer import Pieces, Transformer, model_of
 from ablate.text import Tokens
+from ablate.train import ranks
 from ablate.train.loss import cross_entropy
 from ablate.train.meter import SERIES
 from ablate.train.optimiser import AdamW
@@ -27,6 +28,7 @@ from ablate.train.schedule import Schedule
 RING = 256  # most steps whose windows and metrics are on the device at once
 RING_BYTES = 1 << 26  # for their windows
 TEXT_BYTES = 1 << 32  # most of a text on the device; windows of a larger one are read on the host
+NO_MORE = -1  # instead of a number of steps: other ranks have nothing to do any more
 
 
 class Functions(NamedTuple):
@@ -42,6 +44,9 @@ class Step:
 
     The fields of `ablate.config.LOADED_FIELDS` are tensors, or decide only the text, so that after
     `load` the same step, with its compiled code and captured graph, serves other runs.
+
+    Where several ranks train together (`ablate.train.ranks`), each has such a step, which reads its
+    rows of every batch. Masks and dropout are those of the whole batch.
 
     Attributes:
         functions: What a step calls; compiled functions may replace its own.
@@ -60,7 +65,9 @@ class Step:
     ):
         self.config = config = configs[0]
         self.device = torch.device(device)
-        self.micro_batch = micro_batch or config.batch_size
+        self.rows = ranks.rows(config.batch_size)
+        assert self.rows, "the plan refuses a batch that has fewer rows than there are ranks"
+        self.micro_batch = micro_batch or ranks.most_rows(config.batch_size)
         pack = len(configs)
         self.model: Transformer = model_of(config, pack).to(self.device)
         _check_params(self.model)
@@ -120,11 +127,28 @@ class Step:
 
         Args:
             n: At most `ring`.
-            stop: Asked before each step; once true, no more are made.
+            stop: Asked before each step; once true, no more are made. Where other ranks follow, it
+                is asked before the first step alone.
 
         Returns:
             Steps made.
         """
+        if ranks.count() == 1:
+            return self._make(n, stop)
+        return self._make(ranks.agree(0 if stop() else n))
+
+    def follow(self) -> None:
+        """Make the steps that rank 0 makes, until its `release`."""
+        while (n := ranks.agree(0)) != NO_MORE:
+            self._make(n)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # an error of the device is raised here
+
+    def release(self) -> None:
+        """Tell the ranks that follow this one to make no more steps."""
+        ranks.agree(NO_MORE)
+
+    def _make(self, n: int, stop: Callable[[], bool] = lambda: False) -> int:
         slots = torch.arange(self.done, self.done + n, device=self.device) % self.ring
         windows = self.batches.several(self.done, n).to(self.windows.dtype)
         self.windows.index_copy_(0, slots, windows.to(self.device))
@@ -170,6 +194,15 @@ class Step:
         own = {"done": self.done, "names": self.optimiser.names, **self.optimiser.state()}
         return own | {name: t.cpu().clone() for name, t in tensors.items()}
 
+    def align(self) -> None:
+        """Give the steps of all ranks the state of rank 0's."""
+        if ranks.count() == 1:
+            return
+        self.done, own = ranks.agree((self.done, self.optimiser.state()))
+        self.number.fill_(self.done)
+        self.optimiser.load_state(own)
+        ranks.share(self._state().values())
+
     def load_state(self, state: dict[str, Any], rows: Tensor) -> None:
         """Continue from `state`; `rows` [K] are the members in it that are those of this step."""
         assert state["names"] == self.optimiser.names
@@ -193,9 +226,9 @@ class Step:
         scored = example.weights.sum((1, 2))
         loss: Tensor | float = 0.0
         gradients: list[Tensor] = []
-        for row in range(0, self.config.batch_size, self.micro_batch):
+        for row in self.rows[:: self.micro_batch]:
             self.model.rng.row.fill_(row)
-            part = example.rows(row, self.micro_batch)
+            part = example.rows(row, min(self.micro_batch, self.rows.stop - row))
             objective, plain = calls.losses(part, scored)
             pieces = torch.autograd.grad(objective.sum(), self.optimiser.parameters)
             if gradients:
@@ -204,7 +237,9 @@ class Step:
                 gradients = list(pieces)
             loss = loss + plain.detach()
         assert isinstance(loss, Tensor)
-        calls.finish(loss, self.optimiser.flatten(gradients))
+        gradient = self.optimiser.flatten(gradients)
+        ranks.add(gradient, loss)
+        calls.finish(loss, gradient)
 
     def example(self) -> Example:
         """Return inputs, targets and weights of the whole batch, [K, B, T] each."""
