@@ -21,6 +21,7 @@ from ablate.train import ranks
 from ablate.train.compiled import CompiledStep, cached_step
 from ablate.train.evaluate import Evaluator
 from ablate.train.meter import SERIES, Meter, Point
+from ablate.train.step import Step
 from ablate.train.weights import Keeper
 from ablate.windows import WindowLosses
 
@@ -59,14 +60,26 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
             torch.cuda.reset_peak_memory_stats()
         compiled = cached_step(configs, tokens, context.device, job.micro_batch, job.recompute)
         compiled.prepare(configs[0].steps, job.compile, shared=context.shared)
-        if ranks.number():
-            compiled.step.align()
-            compiled.step.follow()
-            return
         advance = context.progress.advance
         evaluator = Evaluator(compiled.step, configs, job.evaluation, tokens, job.sources, advance)
+        if ranks.number():
+            follow(compiled.step, evaluator)
+            return
         with context.device_lock:
             Training(compiled, configs, evaluator, job, context).run()
+
+
+def follow(step: Step, evaluator: Evaluator) -> None:
+    """Do in another rank what rank 0 does in `Training.run`, until that has ended."""
+    step.align()
+    while (order := ranks.agree(None)) is not None:
+        match order:
+            case int(n):
+                step.follow(n)
+            case "held out":
+                evaluator.held_out(), evaluator.copies()
+            case "finals":
+                evaluator.finals()
 
 
 class Training:
@@ -125,9 +138,9 @@ class Training:
             ):
                 self._save(self.path)
                 saved = time.monotonic()
-        step.release()
         if self.living:
             self._finish()
+        ranks.agree(None)
         if not stopped:
             for path in filter(None, (self.path, self.resume)):
                 checkpoints.remove(path)
@@ -183,6 +196,7 @@ class Training:
         self._end_diverged([self.steps if bad else 0 for bad in exploded])
 
     def _evaluate(self) -> None:
+        ranks.agree("held out")
         score, copies = self.evaluator.held_out(), self.evaluator.copies()
         measured = {"loss": score.loss, **copies, **score.own}
         for k in self.living:
@@ -195,6 +209,7 @@ class Training:
         complete = self.step.done == self.steps
         if complete:
             epochs, seconds = self.step.batches.epochs(self.steps), self.seconds / len(self.configs)
+            ranks.agree("finals")
             finals = self.evaluator.finals()
             self._end_exploded([not math.isfinite(loss) for loss in finals[0][2]])
             for k in self.living:

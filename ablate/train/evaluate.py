@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -21,7 +21,7 @@ from ablate.data.passages import Passages, labelled, passages
 from ablate.evaluation import CHANCE, COPY_SHARE, LABELLED, Evaluation, copied, n_scored
 from ablate.text import Tokens, pairs
 from ablate.text.frequencies import counts, nats
-from ablate.train import decode
+from ablate.train import decode, ranks
 from ablate.train.loss import cross_entropy
 from ablate.train.own import OwnScore, own_metrics
 from ablate.train.step import Step
@@ -216,7 +216,7 @@ class Evaluator:
 
         They are read from the text as they are needed: there may be millions of tokens.
         """
-        rows = range(0, len(self.final_starts), self._at_once(self.config.n_ctx))
+        rows = range(0, len(self.final_starts), self._at_once(self.config.n_ctx, self.final_starts))
         parts = (self.final_starts[row : row + rows.step] for row in rows)
         windows = (
             gather(self.held_out_text, part, self.config.n_ctx + 1).to(self.step.device)
@@ -310,7 +310,7 @@ class Evaluator:
         _, end = pairs.marks(self.pairs)
         finals: list[Final] = []
         for beam in self.evaluation.beams:
-            at_once = max(1, self._at_once(self.config.n_ctx) // beam)
+            at_once = max(1, self._at_once(self.config.n_ctx, windows) // beam)
             written: list[list[decode.Match]] = [[] for _ in range(self.pack)]
             for row in range(0, len(windows), at_once):
                 part = windows[row : row + at_once].to(self.step.device)
@@ -371,8 +371,8 @@ class Evaluator:
             yield
         model.train()
 
-    def _at_once(self, length: int) -> int:
-        """Return how many windows of `length` tokens are scored together.
+    def _at_once(self, length: int, windows: Sized) -> int:
+        """Return how many of these windows of `length` tokens are scored together.
 
         As many as in training; on a GPU more of a small model, whose kernels are else too short:
         as many as 1/32 of the memory holds, without what a backward pass keeps.
@@ -382,29 +382,39 @@ class Evaluator:
             config, memory = self.config, torch.cuda.get_device_properties(self.step.device)
             floats = 3 * config.n_vocab + 16 * config.d_model + config.n_head * length
             tokens = max(tokens, memory.total_memory // 32 // (4 * floats * self.pack))
-        return max(1, tokens // length)
+        return max(1, min(tokens // length, ranks.most_rows(len(windows))))
 
     def _parts(self, example: Example) -> Iterator[Example]:
         """Split an example [K or 1, W, T] into parts that are scored together."""
-        at_once = self._at_once(example.inputs.shape[2])
+        at_once = self._at_once(example.inputs.shape[2], example.inputs[0])
         for first in range(0, example.inputs.shape[1], at_once):
             yield example.rows(first, at_once)
 
     def _score(self, parts: Iterable[Example], own: OwnScore | None = None) -> Score:
-        """Score every window of the parts of an example [K or 1, W, T], by `own` metrics too."""
+        """Score every window of the parts of an example [K or 1, W, T], by `own` metrics too.
+
+        Ranks score parts in turn, unless there are `own` metrics, which need not be sums.
+        """
         # sums stay on the device, so that the host does not wait for every part
         wide = torch.float32 if self.step.device.type == "mps" else torch.float64
         by_position: Tensor | float = 0.0
-        by_window: list[Tensor] = []
+        windows: list[Tensor] = []
+        in_turn = ranks.count() > 1 and not (own and self.own)
         with self._quiet():
-            for part in parts:
+            for number, part in enumerate(parts):
                 whole = part.each(lambda tensor: tensor.expand(self.pack, -1, -1))
-                sums = self._sums(whole, own)
+                if in_turn and number % ranks.count() != ranks.number():
+                    sums = _nothing(whole)
+                else:
+                    sums = self._sums(whole, own)
                 by_position = by_position + sums[0].to(wide)
-                by_window.append(sums[1])
+                windows.append(sums[1].to(wide))
                 self.advance()
         assert isinstance(by_position, Tensor)
-        score = Score(*by_position.cpu().double(), *torch.cat(by_window, 2).cpu().double())
+        by_window = torch.cat(windows, 2)
+        if in_turn:
+            ranks.add(by_position, by_window)
+        score = Score(*by_position.cpu().double(), *by_window.cpu().double())
         return replace(score, own=own.values(score.loss)) if own else score
 
     def _sums(self, part: Example, own: OwnScore | None) -> tuple[Tensor, Tensor]:
@@ -425,3 +435,9 @@ class Evaluator:
         )
         per_token = per_token * part.weights
         return per_token.sum(2), per_token[[0, 2]].sum(3)
+
+
+def _nothing(part: Example) -> tuple[Tensor, Tensor]:
+    """Return the sums of `Evaluator._sums` where another rank scores a part [K, W, T]."""
+    zeros = torch.zeros_like(part.weights)
+    return zeros[None, :, 0].repeat(5, 1, 1), zeros[None, ..., 0].repeat(2, 1, 1)

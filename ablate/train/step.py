@@ -28,7 +28,6 @@ from ablate.train.schedule import Schedule
 RING = 256  # most steps whose windows and metrics are on the device at once
 RING_BYTES = 1 << 26  # for their windows
 TEXT_BYTES = 1 << 32  # most of a text on the device; windows of a larger one are read on the host
-NO_MORE = -1  # instead of a number of steps: other ranks have nothing to do any more
 
 
 class Functions(NamedTuple):
@@ -137,16 +136,11 @@ class Step:
             return self._make(n, stop)
         return self._make(ranks.agree(0 if stop() else n))
 
-    def follow(self) -> None:
-        """Make the steps that rank 0 makes, until its `release`."""
-        while (n := ranks.agree(0)) != NO_MORE:
-            self._make(n)
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)  # an error of the device is raised here
-
-    def release(self) -> None:
-        """Tell the ranks that follow this one to make no more steps."""
-        ranks.agree(NO_MORE)
+    def follow(self, n: int) -> None:
+        """Make the n steps that rank 0 makes in `run`."""
+        self._make(n)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # an error of the device is raised here
 
     def _make(self, n: int, stop: Callable[[], bool] = lambda: False) -> int:
         slots = torch.arange(self.done, self.done + n, device=self.device) % self.ring
