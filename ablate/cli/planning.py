@@ -587,9 +587,10 @@ def fit(plan: Plan, slots: Sequence[Device]) -> Iterator[str]:
         size, config = packs.size(cell.run, device, oom_level=0), cell.config
         needed, whole = sizes.memory_bytes(config, *size), sizes.memory_bytes(config)
         how = f"{min(size.runs, len(plan.study.seeds))} runs at a time" if size.runs > 1 else ""
-        if size.micro_batch:
+        rows = -(-config.batch_size // device.count)
+        if size.micro_batch and (size.micro_batch < rows or size.recompute):
             how = (
-                f"in micro-batches of {size.micro_batch} of {config.batch_size} sequences"
+                f"in micro-batches of {size.micro_batch} of {rows} sequences"
                 f"{', with blocks computed again in the backward pass' if size.recompute else ''}"
                 f" (a whole batch needs {known(whole, memory)})"
             )

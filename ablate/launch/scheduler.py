@@ -45,8 +45,9 @@ class Pack:
         if not self.size.micro_batch:
             return f"{len(self.runs)} run{'s' if len(self.runs) > 1 else ''} at a time"
         again = ", and blocks recomputed in the backward pass" if self.size.recompute else ""
-        batch = self.runs[0].run.config.batch_size
-        return f"{self.size.micro_batch} of {batch} sequences in memory at once{again}"
+        batch, n = self.runs[0].run.config.batch_size, self.slot.device.count
+        each = f" on each of {n} devices" if n > 1 else ""
+        return f"{self.size.micro_batch} of {batch} sequences in memory at once{each}{again}"
 
 
 class Scheduler:
