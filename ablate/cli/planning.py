@@ -109,7 +109,8 @@ def with_devices_per_run(plan: Plan, given: str) -> Plan:
 
     if not given:
         return plan
-    wanted = devices_per_run("--devices-per-run", given)
+    number = int(given) if given.isdecimal() else given
+    wanted = devices_per_run("--devices-per-run", number)
     return replace(plan, study=replace(plan.study, devices_per_run=wanted))
 
 

@@ -103,6 +103,9 @@ def request(plan: Plan, settings: Slurm, kind: str, argument: str) -> Request:
     options, command = dict(settings.options), plan.study.command
     asks = any(name in options for name in GPU_OPTIONS)
     gpus = command.gpus if command else None
+    together = plan.study.devices_per_run
+    if isinstance(together, int) and together > 1 and kind != "cpu" and not asks:
+        options["gres"], asks = f"gpu:{together}", True
     if gpus and not asks:
         options["gres"], asks = f"gpu:{max(1, int(gpus))}", True
     on_gpu = gpus != 0 and (asks if kind == "auto" else kind == "cuda")
@@ -122,9 +125,6 @@ def request(plan: Plan, settings: Slurm, kind: str, argument: str) -> Request:
         slots = [Device("cpu", settings.memory // per_job, command.cpus)]
         slots *= per_job * settings.max_jobs
     elif on_gpu:
-        number = plan.study.devices_per_run
-        if isinstance(number, int) and number > 1 and not asks:
-            options["gres"] = f"gpu:{number}"
         each = _gpus(options)
         cards = [
             Device(f"cuda:{k}", settings.memory, cpus) for k in range(settings.max_jobs * each)

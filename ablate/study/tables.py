@@ -112,7 +112,7 @@ class RunTable(_Table):
             ' of the evaluation with the lowest held-out loss; or "none"'
         ),
     )
-    devices_per_run: int | str = Field(
+    devices_per_run: Any = Field(
         1,
         description=(
             f'on how many GPUs each run trains, 1 to {MOST_DEVICES}; "auto" for the number with'
@@ -438,7 +438,7 @@ def run(source: Source, raw: Mapping[str, Any]) -> tuple[Keep, DevicesPerRun]:
         return table.keep, devices_per_run("run.devices_per_run", table.devices_per_run)
 
 
-def devices_per_run(key: str, raw: int | str) -> DevicesPerRun:
+def devices_per_run(key: str, raw: object) -> DevicesPerRun:
     """Return on how many devices a run trains.
 
     Args:
@@ -450,10 +450,9 @@ def devices_per_run(key: str, raw: int | str) -> DevicesPerRun:
     """
     if raw == "auto":
         return "auto"
-    text = str(raw)
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_DEVICES:
-        raise AblateError(f'{key} = {raw!r:.80}: 1 to {MOST_DEVICES}, or "auto", is wanted')
-    return int(text)
+    if isinstance(raw, int) and not isinstance(raw, bool) and 1 <= raw <= MOST_DEVICES:
+        return raw
+    raise AblateError(f'{key} = {written(raw):.80}: 1 to {MOST_DEVICES}, or "auto", is wanted')
 
 
 def data(source: Source, raw: Mapping[str, Any]) -> Reading:
