@@ -96,15 +96,15 @@ _ROWS = (
         "corrupted_loss",
         "min",
         "nats per token",
-        "loss of an encoder-decoder on text with one noise for all arms of an objective: spans of"
-        " 3 tokens in the mean",
+        "loss of an encoder-decoder on hidden tokens of held-out text, the same ones in every arm:"
+        " spans of 3 tokens in the mean",
         "probe ratio",
     ),
     Metric(
         "corrupted_accuracy",
         "max",
         "share",
-        "share of the targets of `corrupted_loss` that the model ranks first",
+        "share of the hidden tokens of `corrupted_loss` that the model ranks first",
         "probe ratio",
     ),
     Metric(

@@ -19,6 +19,7 @@ from ablate.data import corrupt
 from ablate.data.corrupt import Denoise, Span
 from ablate.data.objectives import Example
 from ablate.errors import AblateError
+from ablate.model.transformer import model_of
 from ablate.trained.sample import sample
 
 T, B = 64, 200
@@ -199,6 +200,90 @@ def test_sentences_are_permuted_whole() -> None:
             assert sentence in parts
         seen.add(parts)
     assert len(seen) == 24  # all orders of four sentences
+
+
+def test_a_prefix_model_reads_the_first_part_and_writes_the_rest() -> None:
+    """The control of T5's table 4."""
+    config = _config("denoise", corruption="prefix")
+    texts, example = _example(config)
+    splits = set()
+    for text, (source, target) in zip(texts.tolist(), _rows(example), strict=True):
+        assert source + target == text and source and target
+        splits.add(len(source))
+    assert min(splits) < T / 8 and max(splits) > 7 * T / 8
+    assert (example.inputs[0, :, 0] == config.n_vocab - 1).all()
+    assert torch.equal(example.inputs[0, :, 1:], example.targets[0, :, :-1])
+
+
+def test_a_causal_model_reads_nothing_and_writes_the_text() -> None:
+    config = _config("denoise", corruption="causal")
+    texts, example = _example(config)
+    start = config.n_vocab - 1
+    for text, row in zip(texts.tolist(), _rows(example), strict=True):
+        assert row == ([start], text)
+
+
+ARMS = (
+    *(("span", {}), ("span", {"mean_span": 1.0, "mask_ratio": 0.2})),
+    *(("denoise", {"corruption": name}) for name in ("mask", "rotate", "prefix", "causal")),
+)
+
+
+def test_the_probe_scores_the_same_tokens_in_all_arms_and_shows_none_of_them() -> None:
+    tokens = train_helpers.text(B * (T + 1) * 2)
+    windows = torch.from_numpy(tokens.train[: B * (T + 1)].astype(np.int64)).view(B, T + 1)
+    scored, examples = [], {}
+    for name, fields in ARMS:
+        config = _config(name, **fields)
+        arm = {"span": Span, "denoise": Denoise}[name]([config], tokens, "cpu")
+        example = arm.probe(windows, 0.3)
+        targets = zip(example.targets[0], example.weights[0], strict=True)
+        scored.append([row[counts > 0].tolist() for row, counts in targets])
+        examples[name, *fields.values()] = example
+    assert all(rows == scored[0] for rows in scored)
+    assert {len(row) for row in scored[0]} == {round(0.3 * T)}
+    # what an encoder reads of the text: all that is not hidden, or its beginning, or nothing
+    shown = {}
+    for key, example in examples.items():
+        assert example.source is not None and example.source_starts is not None
+        shown[key] = [
+            [token for token in row[starts == 0].tolist() if token < 32]
+            for row, starts in zip(example.source[0], example.source_starts[0], strict=True)
+        ]
+        assert torch.equal(example.inputs[0, :, 1:], example.targets[0, :, :-1])
+    whole = shown["denoise", "mask"]
+    assert shown["span",] == shown["denoise", "rotate"] == whole
+    assert shown["span", 1.0, 0.2] == whole
+    for text, row, hidden, prefix, none in zip(
+        windows[:, :-1].tolist(),
+        whole,
+        scored[0],
+        shown["denoise", "prefix"],
+        shown["denoise", "causal"],
+        strict=True,
+    ):
+        assert sorted(row + hidden) == sorted(text) and none == []
+        assert prefix == row[: len(prefix)] == text[: len(prefix)]
+        assert text[len(prefix)] == hidden[0]  # it ends where the first token is hidden
+
+
+@pytest.mark.parametrize("corruption", ["infill", "causal"])
+def test_a_linear_probe_reads_the_stack_that_reads_text(corruption: str) -> None:
+    config = _config("denoise", corruption=corruption, d_model=16, n_head=2, n_layer=1)
+    model = model_of(config)
+    model.initialise([0])
+    texts = torch.randint(32, (1, 3, 10))
+    found = model.hidden(texts)
+    assert found.shape == (1, 3, 10, 16)
+    changed = texts.clone()
+    changed[..., 5] = (changed[..., 5] + 1) % 32
+    moved = (model.hidden(changed) - found).abs().amax((0, 1, 3)) > 0
+    # an encoder sees both sides; a decoder has read a token where it predicts the next
+    assert moved.tolist() == [corruption == "infill" or at > 5 for at in range(10)]
+    # what fills a row up changes nothing of the text
+    longer = torch.cat((texts, texts.flip(-1)), -1)
+    starts = torch.where(torch.arange(20) < 10, 0, 10).expand_as(longer)
+    torch.testing.assert_close(model.hidden(longer, starts)[:, :, :10], found)
 
 
 def test_what_cannot_be_corrupted_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +13,23 @@ from ablate import text
 from ablate.config import RunConfig
 from ablate.data.passages import Passages, fit, passages
 from ablate.errors import AblateError
-from ablate.text import Tokens, corpora, labels, sources
+from ablate.text import Tokens, corpora, labels, sources, tokenizers
+
+# config, tokens and locations of a run
+Loaded = tuple[RunConfig, Tokens, dict[str, str]]
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[RunConfig, Tokens]]:
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Loaded]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ABLATE_CACHE", str(tmp_path_factory.mktemp("cache")))
         found = {}
         for name in ("austen", "sotu"):
             corpus = corpora.find(name, Path())
             config = RunConfig(corpus=name, corpus_hash=corpus.hash)
-            found[name] = (config, text.load(config, {corpus.hash: corpus.location}))
-    return found
+            locations = {corpus.hash: corpus.location}
+            found[name] = (config, text.load(config, locations), locations)
+        yield found
 
 
 METRICS = [("novel_accuracy", "austen", 6), ("era_accuracy", "sotu", 4)]
@@ -32,10 +37,10 @@ METRICS = [("novel_accuracy", "austen", 6), ("era_accuracy", "sotu", 4)]
 
 @pytest.mark.parametrize(("metric", "corpus", "n_classes"), METRICS)
 def test_passages_lie_in_documents_of_their_class_and_test_ones_are_held_out(
-    loaded: dict[str, tuple[RunConfig, Tokens]], metric: str, corpus: str, n_classes: int
+    loaded: dict[str, Loaded], metric: str, corpus: str, n_classes: int
 ) -> None:
-    config, tokens = loaded[corpus]
-    found = passages(metric, config, tokens)
+    tokens = loaded[corpus][1]
+    found = passages(metric, *loaded[corpus])
     assert found.inputs.shape == (400 * n_classes, 128)
     for fitted in (True, False):
         assert (np.bincount(found.classes[found.fitted == fitted]) == 200).all()
@@ -93,7 +98,7 @@ def test_novels_are_in_the_order_of_their_names() -> None:
 
 
 def test_counts_of_characters_tell_novels_apart_better_than_chance(
-    loaded: dict[str, tuple[RunConfig, Tokens]],
+    loaded: dict[str, Loaded],
 ) -> None:
     found = passages("novel_accuracy", *loaded["austen"])
     characters = torch.stack([torch.bincount(row, minlength=256) for row in found.inputs]).float()
@@ -142,15 +147,30 @@ def test_separable_classes_are_separated_despite_constant_or_infinite_features()
     assert np.isnan(found.accuracy(features + torch.tensor([0, 0, 0, float("inf")])))
 
 
-@pytest.mark.parametrize(
-    ("metric", "corpus", "complaint"),
-    [
-        ("novel_accuracy", "sotu", "'novel_accuracy' needs corpus = 'austen'.*'sotu'"),
-        ("era_acuracy", "sotu", "'era_acuracy'.*'era_accuracy'"),
-    ],
-)
-def test_a_metric_that_does_not_fit_is_refused(
-    loaded: dict[str, tuple[RunConfig, Tokens]], metric: str, corpus: str, complaint: str
+def test_a_run_on_another_text_reads_the_same_passages_with_its_own_tokenizer(
+    loaded: dict[str, Loaded], tmp_path: Path
 ) -> None:
-    with pytest.raises(AblateError, match=complaint):
-        passages(metric, *loaded[corpus])
+    there = passages("novel_accuracy", *loaded["austen"])
+    elsewhere = passages("novel_accuracy", *loaded["sotu"])
+    assert torch.equal(there.inputs, elsewhere.inputs)
+    (tmp_path / "own.txt").write_text("the cat and the dog sat on the mat; " * 400)
+    own = corpora.find("own.txt", tmp_path)
+    bpe = tokenizers.describe("bpe:270", own, Path())
+    config = RunConfig(
+        corpus="own.txt", tokenizer="bpe:270", corpus_hash=own.hash, tokenizer_hash=bpe.hash
+    )
+    locations = {own.hash: own.location, bpe.hash: bpe.location}
+    found = passages("novel_accuracy", config, text.of(own, bpe), locations)
+    encoder = text.encoder(config, locations)
+    novels = [
+        encoder.decode(encoder.encode([one.buffer[one.start : one.end]])[0])
+        for one in sources.at("named:austen").documents()
+    ]
+    for row in range(0, len(found.inputs), 97):
+        passage = encoder.decode(found.inputs[row].tolist()).strip("\ufffd")
+        assert passage in novels[found.classes[row]]
+
+
+def test_a_metric_that_is_none_is_refused(loaded: dict[str, Loaded]) -> None:
+    with pytest.raises(AblateError, match=r"'era_acuracy'.*'era_accuracy'"):
+        passages("era_acuracy", *loaded["sotu"])

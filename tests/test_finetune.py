@@ -360,7 +360,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no task": ({"task": ""}, "line 18: .*it is not a file"),
     "misspelt task": ({"task": "erra"}, "'erra'; did you mean 'era'.*novel, era"),
     "no file": ({"task": "none.csv"}, "line 18: .*none.csv: there is no such file"),
-    "another corpus": ({"task": "era"}, "needs corpus = 'sotu'"),
     "no method": ({"factors": "topology = [1, 5]"}, "method is missing.*scratch, full"),
     "no fine-tuning": ({"factors": 'method = ["none", "full"]'}, "method = 'none'"),
     "too many labels": ({"finetune": "labels = 999"}, "labels = 999: the task has 48 texts"),

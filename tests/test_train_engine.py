@@ -225,10 +225,10 @@ def test_a_downstream_probe_tells_novels_apart_better_than_chance() -> None:
 
 def test_what_cannot_be_measured_is_refused_before_training() -> None:
     events = Events()
-    with pytest.raises(AblateError, match="era_accuracy"):
+    with pytest.raises(AblateError, match="'era_accuraccy'"):
         run(
             config(),
-            evaluation=Evaluation(points=1, tokens=64, downstream=("era_accuracy",)),
+            evaluation=Evaluation(points=1, tokens=64, downstream=("era_accuraccy",)),
             into=[events],
         )
     assert events.events == []

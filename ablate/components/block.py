@@ -82,7 +82,7 @@ class SequenceToSequence(Architecture):
     """
 
     module = "ablate.model.encoder_decoder:EncoderDecoder"
-    of_blocks = encodes = True
+    of_blocks = encodes = probed = True
     crosses: ClassVar[bool] = True
     encoder_mixer: ClassVar[str] = ""
     defaults: ClassVar = {"objective": "pairs"}

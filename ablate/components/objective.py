@@ -65,6 +65,9 @@ class Pairs(Objective):
             )
 
 
+T5 = "T5, Raffel et al. 2020, arXiv:1910.10683"
+
+
 class Corrupts(Objective):
     """Base of the objectives of an encoder-decoder on running text."""
 
@@ -84,7 +87,7 @@ class Corrupts(Objective):
             raise AblateError(f"mean_span = {config.mean_span:g}: at least 1")
 
 
-@level("objective", "span", source="T5, Raffel et al. 2020, arXiv:1910.10683")
+@level("objective", "span", source=T5)
 class Span(Corrupts):
     """Spans of text, each replaced by a sentinel; the decoder writes sentinels and spans."""
 
@@ -93,24 +96,41 @@ class Span(Corrupts):
 
     def check(self, config: Config) -> None:
         super().check(config)
-        hidden = round(config.mask_ratio * config.n_ctx)
-        spans = max(1, round(hidden / config.mean_span))
+        self.check_spans(config, config.mask_ratio, config.mean_span, "mask_ratio", "mean_span")
+
+    def check_spans(
+        self, config: Config, ratio: float, mean: float, of_ratio: str, of_mean: str
+    ) -> None:
+        """Check that sentinels and rows suffice for so many hidden tokens.
+
+        Args:
+            config: The run.
+            ratio: Share of tokens that are hidden.
+            mean: Mean length of a span.
+            of_ratio: What sets the share, for an error.
+            of_mean: What sets the mean.
+
+        Raises:
+            AblateError: They do not.
+        """
+        hidden = round(ratio * config.n_ctx)
+        spans = max(1, round(hidden / mean))
         if spans >= self.special_tokens - 1:
             raise AblateError(
-                f"objective = 'span' has {self.special_tokens - 2} sentinels, and mask_ratio ="
-                f" {config.mask_ratio:g} of n_ctx = {config.n_ctx} with mean_span ="
-                f" {config.mean_span:g} makes {spans} spans; raise mean_span"
+                f"objective = 'span' has {self.special_tokens - 2} sentinels, and {of_ratio} ="
+                f" {ratio:g} of n_ctx = {config.n_ctx} with {of_mean} = {mean:g} makes {spans}"
+                f" spans; raise {of_mean}, or lower {of_ratio}"
             )
         if hidden + spans + 1 > config.n_ctx:
             raise AblateError(
                 f"objective = 'span': {hidden} hidden tokens and {spans} sentinels are more than a"
-                f" row of n_ctx = {config.n_ctx}; lower mask_ratio or raise mean_span"
+                f" row of n_ctx = {config.n_ctx}; lower {of_ratio} or raise {of_mean}"
             )
 
 
 @level("objective", "denoise", source="BART, Lewis et al. 2020, arXiv:1910.13461")
 class Denoise(Corrupts):
-    """The whole window, from a window with the noise that `corruption` names."""
+    """A window, from what the noise that `corruption` names leaves of it."""
 
     module = "ablate.data.corrupt:Denoise"
     special_tokens = 2  # the mask, and what begins a target
@@ -125,6 +145,8 @@ class Corruption(Component):
         infills: Spans are replaced by one mask each.
         permutes: Sentences are put in a random order.
         rotates: The window begins at a random token.
+        continues: The encoder reads the first part of the window, the decoder writes the rest.
+        reads: The encoder reads any text.
     """
 
     factors = ("corruption",)
@@ -133,6 +155,8 @@ class Corruption(Component):
     infills: ClassVar[bool] = False
     permutes: ClassVar[bool] = False
     rotates: ClassVar[bool] = False
+    continues: ClassVar[bool] = False
+    reads: ClassVar[bool] = True
 
 
 BART = "BART, Lewis et al. 2020, arXiv:1910.13461"
@@ -178,6 +202,20 @@ class InfillPermute(Corruption):
     """Sentences in a random order, then infilling: the noise of the published BART."""
 
     infills = permutes = True
+
+
+@level("corruption", "prefix", source=f"{T5}, table 4")
+class Prefix(Corruption):
+    """No noise: the encoder reads a random first part, and the decoder writes the rest."""
+
+    continues = True
+
+
+@level("corruption", "causal", source=f"{BART}, table 1 (language model)")
+class Alone(Corruption):
+    """Nothing is read: the decoder is a language model."""
+
+    reads = False
 
 
 class MaskKind(Component):

@@ -19,12 +19,12 @@ from ablate.components import CATALOGUE
 from ablate.config import RunConfig
 from ablate.data.objectives import Drawn, Example, choose, rank
 from ablate.errors import AblateError
+from ablate.evaluation import PROBE_SPAN
 from ablate.text import Tokens
 
 _TRAIN, _TEST = (draws.stream(name) for name in ("corrupt", "corrupt held-out text"))
 _TEST_SEED = 0  # of held-out text, whatever the run's seed
 _DRAWS = 4  # uniforms a token
-PROBE_SPAN = 3.0  # mean length of a span under which arms are compared, as in T5 and BART
 
 
 class Noise(NamedTuple):
@@ -44,7 +44,6 @@ class Corrupted(Drawn):
         first, kinds = configs[0], CATALOGUE["corruption"]
         self.start = first.n_vocab - 1
         self._own = Noise(kinds[first.corruption], first.mean_span)
-        self._standard = Noise(kinds["infill"], PROBE_SPAN)
         super().__init__(configs, device)
 
     def train(self, windows: Tensor, step: Tensor | int, row: int = 0) -> Example:
@@ -60,16 +59,25 @@ class Corrupted(Drawn):
         return self.corrupt(texts, uniforms, self._ratios, self._own)
 
     def probe(self, windows: Tensor, ratio: float, row: int = 0) -> Example:
-        """Return an example of [1, W, T] with noise that is the same for all arms of an objective.
+        """Return an example of [1, W, T] that scores the same hidden tokens in all arms.
+
+        They are in spans as `noise_spans` draws them.
 
         Args:
             windows: Held-out windows, [W, T + 1].
-            ratio: Share of tokens that are corrupted.
+            ratio: Share of tokens that are hidden.
             row: Number of the first of them among all windows of the evaluation.
         """
         texts, uniforms = self._held_out(windows, row)
         ratios = torch.tensor([ratio], device=texts.device)
-        return self.corrupt(texts, uniforms, ratios, self._standard)
+        return self.restore(texts, noise_spans(uniforms, ratios, PROBE_SPAN)[0])
+
+    def restore(self, texts: Tensor, hidden: Tensor) -> Example:
+        """Return an example of texts [K, B, T] in which hidden tokens [K, B, T], bool, count.
+
+        The encoder reads of the other tokens what it reads in training.
+        """
+        raise NotImplementedError
 
     def _held_out(self, windows: Tensor, row: int) -> tuple[Tensor, Tensor]:
         """Return texts [1, W, T] of windows, and draws that depend on no run."""
@@ -103,10 +111,20 @@ class Span(Corrupted):
     """
 
     def corrupt(self, texts: Tensor, uniforms: Tensor, ratios: Tensor, noise: Noise) -> Example:
+        hidden, _ = noise_spans(uniforms, ratios, noise.mean)
+        return self._written(texts, hidden)[0]
+
+    def restore(self, texts: Tensor, hidden: Tensor) -> Example:
+        example, place = self._written(texts, hidden)
+        of_text = _scatter(hidden.float(), place, texts.shape[-1], 0)
+        return example._replace(weights=of_text)
+
+    def _written(self, texts: Tensor, hidden: Tensor) -> tuple[Example, Tensor]:
+        """Return the example, and where each hidden token is written; T for others."""
         length = texts.shape[-1]
-        hidden, spans = noise_spans(uniforms, ratios, noise.mean)
         begins = hidden & ~_before(hidden)
         number = begins.cumsum(-1)  # of the span that began last, from 1
+        spans = number[..., -1:]
         sentinel = self.start - number
         shown = torch.where(begins, sentinel, texts)
         source, starts = compact(shown, ~hidden | begins, self.start)
@@ -120,13 +138,15 @@ class Span(Corrupted):
         # a last sentinel ends it
         targets = torch.where(index == n, self.start - spans - 1, targets)
         weights = (index <= n).float()
-        return Example(self.shifted(targets), targets, weights, None, source, starts)
+        return Example(self.shifted(targets), targets, weights, None, source, starts), place
 
 
 class Denoise(Corrupted):
     """A window with noise, which `corruption` names; the decoder writes the window.
 
-    Source: BART, Lewis et al. 2020, arXiv:1910.13461, §2.2.
+    Without noise, the encoder reads a first part, or nothing, and the decoder writes the rest.
+    Sources: BART, Lewis et al. 2020, arXiv:1910.13461, §2.2; T5, Raffel et al. 2020,
+    arXiv:1910.10683, §3.3.1.
     """
 
     def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: torch.device | str):
@@ -144,11 +164,15 @@ class Denoise(Corrupted):
 
     def corrupt(self, texts: Tensor, uniforms: Tensor, ratios: Tensor, noise: Noise) -> Example:
         kind, mean = noise
-        source, starts = texts, torch.zeros_like(texts)
+        length = texts.shape[-1]
+        if kind.continues:
+            split = 1 + (uniforms[..., :1, 3] * (length - 1)).long()
+            return self._continued(texts, split, torch.ones_like(texts))
+        weights = torch.ones(texts.shape, device=texts.device)
+        source, starts = (texts, torch.zeros_like(texts)) if kind.reads else self._nothing(texts)
         if kind.permutes:
             source = permuted(source, self._ends[source], uniforms[..., 2])
         if kind.rotates:
-            length = texts.shape[-1]
             offset = (uniforms[..., :1, 3] * length).long()
             index = torch.arange(length, device=texts.device)
             source = source.gather(-1, (index + offset) % length)
@@ -160,8 +184,37 @@ class Denoise(Corrupted):
             source, starts = compact(source, ~hidden, self.start)
         if kind.infills:
             source, starts = infilled(source, uniforms, ratios, mean, self.mask, self.start)
-        weights = torch.ones(texts.shape, device=texts.device)
         return Example(self.shifted(texts), texts, weights, None, source, starts)
+
+    def restore(self, texts: Tensor, hidden: Tensor) -> Example:
+        kind, begins = self._own.kind, hidden & ~_before(hidden)
+        if kind.continues:  # all that stands before the first hidden token
+            return self._continued(texts, (~hidden).cumprod(-1).sum(-1, keepdim=True), hidden)
+        if kind.reads:
+            shown = texts.masked_fill(begins, self.mask)
+            source, starts = compact(shown, ~hidden | begins, self.start)
+        else:
+            source, starts = self._nothing(texts)
+        return Example(self.shifted(texts), texts, hidden.float(), None, source, starts)
+
+    def _nothing(self, texts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a source without text, one token, and where its documents start."""
+        index = torch.arange(texts.shape[-1], device=texts.device)
+        return torch.full_like(texts, self.start), (index > 0).long().expand_as(texts)
+
+    def _continued(self, texts: Tensor, split: Tensor, counted: Tensor) -> Example:
+        """Return an example whose decoder writes what follows the first `split` tokens.
+
+        Args:
+            texts: [K, B, T].
+            split: [K, B, 1], from 1 to T - 1.
+            counted: Which tokens count, where they are written; [K, B, T].
+        """
+        rest = torch.arange(texts.shape[-1], device=texts.device) >= split
+        source, starts = compact(texts, ~rest, self.start)
+        targets, _ = compact(texts, rest, self.start)
+        weights, _ = compact(counted.long(), rest, 0)
+        return Example(self.shifted(targets), targets, weights.float(), None, source, starts)
 
 
 def noise_spans(uniforms: Tensor, ratios: Tensor, mean: float) -> tuple[Tensor, Tensor]:

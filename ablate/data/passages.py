@@ -1,10 +1,11 @@
 """Passages with classes, which tasks train on, and the downstream probe: a linear map from frozen
 features to the class of a passage.
 
-On a shipped corpus a passage is 128 tokens (n_ctx, where that is less) of one document, and its
-class the novel or era. The probe is fitted on passages of the training part and tested on passages
-of the held-out part, with equally many of each class, so that chance is one in the number of
-classes. On a study's own texts a passage is the first n_ctx tokens of one.
+On a shipped corpus, which need not be that of the run, a passage is 128 tokens (n_ctx, where that
+is less) of one document, and its class the novel or era. The probe is fitted on passages of the
+training part and tested on passages of the held-out part, with equally many of each class, so that
+chance is one in the number of classes. On a study's own texts a passage is the first n_ctx tokens
+of one.
 """
 
 from __future__ import annotations
@@ -82,13 +83,22 @@ class Passages:
         return float((probe.predict(values[~self.fitted]) == self.classes[~self.fitted]).mean())
 
 
-def passages(metric: str, config: RunConfig, tokens: Tokens) -> Passages:
-    """Return the passages of a downstream metric, the same for all runs on one text.
+def passages(
+    metric: str, config: RunConfig, tokens: Tokens, sources: Mapping[str, str]
+) -> Passages:
+    """Return the passages of a downstream metric, the same for all runs with one tokenizer.
+
+    Args:
+        metric: Its name.
+        config: The run.
+        tokens: The text of its corpus.
+        sources: Content hash of corpus and tokenizer → location.
 
     Raises:
-        AblateError: The metric is not for this corpus.
+        AblateError: There is no such metric, or a class has no passage of this length.
     """
-    rule = labels.find(metric, config.corpus, config.corpus_hash)
+    rule = labels.find(metric)
+    tokens = text.shipped(rule.corpus, config, tokens, sources)
     length = min(PASSAGE, config.n_ctx)
     fit_on = _choose(rule, tokens.train_bounds, tokens.train_documents, length, metric)
     test_on = _choose(rule, tokens.held_out_bounds, tokens.held_out_documents, length, metric)
@@ -134,7 +144,7 @@ def task(config: RunConfig, tokens: Tokens, sources: Mapping[str, str]) -> Passa
     """
     options = config.model_extra or {}
     if not options["task_hash"]:
-        return passages(labels.TASKS[options["task"]], config, tokens)
+        return passages(labels.TASKS[options["task"]], config, tokens, sources)
     named = f"task = {options['task']!r}"
     return _of_texts(labels.task, options["task_hash"], named, config, sources)
 

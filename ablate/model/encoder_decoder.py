@@ -51,11 +51,8 @@ class EncoderDecoder(Transformer):
         Arguments are those of `Transformer.features`. What does not start at 0 in the source fills
         the row up and is hidden.
         """
-        assert source is not None and pieces.encoder is not None
-        encoder = pieces.encoder
-        memory, bias = encoder.start(source, source_starts)
-        self.encoder.recompute = self.recompute
-        memory = encoder.final_norm(self.encoder.through(encoder.blocks, memory, bias))
+        assert source is not None
+        memory = self._encoded(pieces, source, source_starts)
         x, bias = pieces.start(tokens, starts)
         if source_starts is None:
             hidden, state = None, memory[:, :, -1]
@@ -67,6 +64,25 @@ class EncoderDecoder(Transformer):
             state = memory.gather(2, last[..., None, None].expand(-1, -1, 1, memory.shape[-1]))
             state = state.squeeze(2)
         return x, bias, memory, hidden, state
+
+    def hidden(self, tokens: Tensor, starts: Tensor | None = None) -> Tensor:
+        """Return the output of the encoder for a text, which linear probes read.
+
+        Where the encoder reads no text in training, it is the output of the decoder, behind the
+        token with which its targets begin.
+        """
+        if self.config.part("corruption").reads:
+            return self._encoded(self.pieces(), tokens, starts)
+        first = torch.full_like(tokens[..., :1], self.config.n_vocab - 1)
+        return self.features(torch.cat((first, tokens[..., :-1]), -1), starts, first)
+
+    def _encoded(self, pieces: Pieces, source: Tensor, starts: Tensor | None) -> Tensor:
+        """Return the encoder's output for a source, [K, B, S, C]."""
+        encoder = pieces.encoder
+        assert encoder is not None
+        self.encoder.recompute = self.recompute
+        x, bias = encoder.start(source, starts)
+        return encoder.final_norm(self.encoder.through(encoder.blocks, x, bias))
 
     def read(self, source: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Return the encoder's stream before its first block and the bias of its scores."""

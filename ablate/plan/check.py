@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from ablate import metrics
 from ablate.components import CATALOGUE
 from ablate.errors import AblateError, written
-from ablate.evaluation import LABELLED, Evaluation, copied, n_scored
+from ablate.evaluation import LABELLED, PROBE_SPAN, Evaluation, copied, n_scored
 from ablate.plan.model import Cell, Contrast, Text
 from ablate.plan.resolve import meaningful
 from ablate.study import Study
 from ablate.study.names import FINETUNING
 from ablate.study.source import Source
-from ablate.text import counted, labels, of
+from ablate.text import counted, of
 from ablate.text.readers import TABLES
 
 _MASKING = ("objective", "mask_ratio", "mask_mix", "mask_kind", "mean_span", "corruption")
@@ -26,8 +26,8 @@ COMPARABLE = {  # metric → fields that two cells must share for the comparison
     "bits_per_byte": _MASKING,
     "accuracy": (*_MASKING, *_TOKENS),
     "loss_at_length": (*_MASKING, *_TOKENS, "n_ctx"),
-    "corrupted_loss": ("objective", *_TOKENS),
-    "corrupted_accuracy": ("objective", *_TOKENS),
+    "corrupted_loss": _TOKENS,
+    "corrupted_accuracy": _TOKENS,
     "probe_loss": _TOKENS,
     "probe_accuracy": _TOKENS,
     "pseudo_perplexity": _TOKENS,
@@ -139,6 +139,12 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
             yield f"{none}: its objective is not 'masked'"
         if metric.name.startswith("corrupted_") and not objective.corrupts:
             yield f"{none}: its objective is neither 'span' nor 'denoise'"
+        if objective.name == "span":
+            for ratio in study.evaluation.probe.ratio:
+                try:
+                    objective.check_spans(config, ratio, PROBE_SPAN, "probe.ratio", "its mean span")
+                except AblateError as error:
+                    yield f"{source.where('eval', 'probe', 'ratio')}: cell {cell.label!r}: {error}"
         if metric.name in ("exact_match", "error_rate") and not objective.pairs:
             yield f"{none}: its objective is not 'pairs'"
         if metric.name.startswith("copy_loss") and not copied(config):
@@ -205,18 +211,11 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
                     f" architecture = {model.name!r} with attention = {cell.config.attention!r}"
                     " sees what fills them; leave probe_csv out"
                 )
-            if probe == LABELLED:
-                if cell.config.tokenizer == "tokens":
-                    yield (
-                        f"{source.where('eval', 'probe_csv')}: cell {cell.label!r}: tokenizer ="
-                        " 'tokens' cannot encode the texts of probe_csv; give the tokenizer.json"
-                        " that made the tokens"
-                    )
-                continue
-            try:
-                labels.find(probe, cell.config.corpus, cell.config.corpus_hash)
-            except AblateError as error:
-                yield f"{source.where('eval', 'downstream')}: cell {cell.label!r}: {error}"
+            if cell.config.tokenizer == "tokens":
+                yield (
+                    f"{where}: cell {cell.label!r}: tokenizer = 'tokens' cannot encode the texts"
+                    f" of {probe}; give the tokenizer.json that made the tokens"
+                )
 
 
 def _incomparable(

@@ -40,7 +40,7 @@ class FinetuneResolver(TransformerResolver):
         """See `TransformerResolver.resolve`.
 
         Raises:
-            AblateError: There are too few labelled texts, or the corpus is not that of the task.
+            AblateError: There are too few labelled texts, or the tokenizer cannot encode them.
         """
         resolved = super().resolve(chosen, baseline)
         config: Any = resolved.run.config
@@ -49,7 +49,6 @@ class FinetuneResolver(TransformerResolver):
                 f"method = {config.method!r} trains nothing on the task of [finetune]; remove it"
             )
         if not config.task_hash:
-            labels.find(labels.TASKS[config.task], config.corpus, config.corpus_hash)
             there = labels.EACH * config.n_class  # at most
         else:
             there = int(self._texts_of(config.task).fitted.sum())

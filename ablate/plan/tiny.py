@@ -118,10 +118,11 @@ def _shape_changes(study: Study) -> dict[str, Change]:
 
 
 def _of_pairs(values: Callable[[str], list[Any]]) -> bool:
-    """Return whether a study trains on pairs of source and target."""
+    """Return whether a study trains on pairs, as an encoder-decoder does by default."""
     architectures = map(CATALOGUE["architecture"].canonical, values("architecture"))
-    return "pairs" in values("objective") or any(
-        CATALOGUE["architecture"][name].encodes for name in architectures
+    objectives = values("objective")
+    return "pairs" in objectives or (
+        not objectives and any(CATALOGUE["architecture"][name].encodes for name in architectures)
     )
 
 

@@ -10,6 +10,7 @@ from ablate.text.tokens import (
     load,
     n_train,
     of,
+    shipped,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "load",
     "n_train",
     "of",
+    "shipped",
 ]

@@ -16,7 +16,7 @@ import numpy as np
 
 from ablate.errors import AblateError, unknown
 from ablate.evaluation import LABELLED
-from ablate.text import corpora, readers, sources
+from ablate.text import readers, sources
 
 COLUMNS = ("text", "label")
 SIDES = ("split", "document")  # columns that a task may have, which say what is held out
@@ -85,21 +85,15 @@ def check_number(n: int, there: int, n_class: int) -> None:
         )
 
 
-def find(metric: str, corpus: str, corpus_hash: str) -> Labels:
+def find(metric: str) -> Labels:
     """Return the classes of a downstream metric.
 
     Raises:
-        AblateError: there is no such metric, or not on this corpus.
+        AblateError: there is no such metric.
     """
     if metric not in LABELS:
         raise unknown("downstream metric", metric, [*LABELS, LABELLED])
-    labels = LABELS[metric]
-    if corpus_hash != corpora.find(labels.corpus, Path()).hash:
-        raise AblateError(
-            f"downstream metric {metric!r} needs corpus = {labels.corpus!r}; this run reads"
-            f" {corpus!r}"
-        )
-    return labels
+    return LABELS[metric]
 
 
 @dataclass(frozen=True)

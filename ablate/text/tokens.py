@@ -126,6 +126,24 @@ def counted(corpus: Corpus, tokenizer: TokenizerInfo) -> bool:
     return corpus.holds_tokens or tokenizer.location == "byte" or cache.holds("tokens", key)
 
 
+def shipped(name: str, config: RunConfig, tokens: Tokens, sources: Mapping[str, str]) -> Tokens:
+    """Return the tokens of a corpus of the package with the tokenizer of a run.
+
+    Args:
+        name: Of the corpus.
+        config: Of the run.
+        tokens: Those of the run, which are returned if they are of this corpus.
+        sources: As for `load`.
+    """
+    found = corpora.find(name, Path())
+    if found.hash == config.corpus_hash:
+        return tokens
+    tokenizer = sources.get(config.tokenizer_hash, config.tokenizer)
+    if tokenizer != "byte":
+        encoder(config, sources)  # which is in the cache then, and not trained on this corpus
+    return _tokens(found.location, found.hash, tokenizer, config.tokenizer_hash)
+
+
 def encoder(config: RunConfig, sources: Mapping[str, str]) -> Tokenizer:
     """Return the tokenizer of a run, for other text than its corpus; arguments as for `load`."""
     corpus = sources[config.corpus_hash]

@@ -361,7 +361,7 @@ class Evaluator:
     def _passages(self, metric: str, tokens: Tokens, sources: Mapping[str, str]) -> Passages:
         if metric == LABELLED:
             return labelled(self.evaluation, self.config, sources)
-        return passages(metric, self.config, tokens)
+        return passages(metric, self.config, tokens, sources)
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
