@@ -16,6 +16,7 @@ from ablate.cli import (
     data,
     database,
     export,
+    figure,
     fit,
     importing,
     new,
@@ -56,6 +57,7 @@ PANELS = {
     "Run": (running.run, running.status, running.cancel, importing.import_),
     "After a run": (
         answers.report,
+        figure.figure,
         answers.analyse,
         fit.fit,
         power.power,

@@ -1,7 +1,8 @@
 """Draw tidy frames with matplotlib, one function a figure.
 
 Figures are colour-blind-safe, as wide as a paper's column, with units on the axes. Every function
-draws on `ax`, or on a figure of its own, and returns the Axes.
+draws on `ax`, or on a figure of its own, and returns the Axes. `looking(Look(width, style))` sets
+the width of new figures and a style file of matplotlib.
 """
 
 from ablate.figures.compare import effects, heat, ordered
@@ -12,10 +13,11 @@ from ablate.figures.importance import importance
 from ablate.figures.rates import rates
 from ablate.figures.scaling import frontier, isoflop, residuals, scaling
 from ablate.figures.seeds import seeds
-from ablate.figures.style import inline, multiples, save, theme
+from ablate.figures.style import Look, inline, looking, multiples, save, theme
 from ablate.figures.training import blocks, curves, gaps, positions
 
 __all__ = [
+    "Look",
     "at_what",
     "blocks",
     "curves",
@@ -27,6 +29,7 @@ __all__ = [
     "inline",
     "isoflop",
     "lacking",
+    "looking",
     "multiples",
     "ordered",
     "pareto",

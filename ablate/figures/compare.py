@@ -60,7 +60,7 @@ def effects(
             panels = plt.subplots(
                 len(groups),
                 1,
-                figsize=(style.WIDTH, 0.55 + sum(heights)),
+                figsize=(style.width(), 0.55 + sum(heights)),
                 height_ratios=heights,
                 layout="constrained",
             )[1]
@@ -204,10 +204,10 @@ def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, hi
     ends = [end for end in (row["lo"], row["hi"]) if math.isfinite(end)]
     text_style: dict[str, Any] = {"va": "center", "fontsize": 7, "color": shade}
     if row["n"] == 0:
-        _note(ax, y, "no pair to compare", **text_style)
+        _note(ax, y, "no pair to compare", low, high, **text_style)
         return
     if not math.isfinite(mean):
-        _note(ax, y, "no effect: an arm did not learn", **text_style)
+        _note(ax, y, "no effect: an arm did not learn", low, high, **text_style)
         return
     if not all(low <= value <= high for value in (*ends, mean)):
         right = mean > high or (mean >= low and mean < (low + high) / 2)
@@ -238,8 +238,12 @@ def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, hi
         style.tipped(ax, text, mean, y, markerfacecolor=face, zorder=4, **look)
 
 
-def _note(ax: Axes, y: float, text: str, **look: Any) -> None:
-    ax.annotate(text, (0, y), xytext=(4, 0), textcoords="offset points", **look)
+def _note(ax: Axes, y: float, text: str, low: float, high: float, **look: Any) -> None:
+    """Write a text beside the line of 0, or at the end of an axis with too little room for it."""
+    if -low < 0.35 * (high - low):
+        ax.annotate(text, (0, y), xytext=(4, 0), textcoords="offset points", **look)
+    else:
+        ax.annotate(text, (high, y), ha="right", **look)
 
 
 def _numbers(mean: float, ends: list[float], arrows: tuple[str, str]) -> str:

@@ -38,7 +38,7 @@ def importance(frame: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     )
     with style.theme():
         if ax is None:
-            width = max(style.WIDTH, 0.9 + COLUMN * table[x].nunique())
+            width = max(style.width(), 0.9 + COLUMN * table[x].nunique())
             height = 1.55 + 0.26 * table[y].nunique()
             ax = plt.subplots(figsize=(width, height), layout="constrained")[1]
         label = f"loss without the {x} − with it (nats per token)"

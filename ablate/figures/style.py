@@ -9,8 +9,9 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -30,6 +31,8 @@ from ablate.paths import atomic
 from ablate.units import power
 
 WIDTH = 3.4  # inches: a column of a two-column paper
+CHARACTERS = 16  # of a legend, an inch
+NARROWEST = 2.1  # inches of a panel
 KINDS = ("svg", "pdf", "png")  # files of a figure
 INK = "#232629"  # text, axes, the baseline
 RULE = "#d5d8dc"  # grid and other thin lines
@@ -71,6 +74,41 @@ _RC = {
 }
 
 
+class Look(NamedTuple):
+    """What a user may change of the figures.
+
+    Attributes:
+        width: Of the whole figure, in inches; None for `WIDTH`, and twice that for panels.
+        style: A style file of matplotlib, whose settings replace those of the theme.
+    """
+
+    width: float | None = None
+    style: Path | None = None
+
+
+OURS = Look()
+_look: ContextVar[Look] = ContextVar("look", default=OURS)
+
+
+@contextmanager
+def looking(look: Look) -> Iterator[None]:
+    """Draw figures with this look until the end of the block."""
+    token = _look.set(look)
+    try:
+        yield
+    finally:
+        _look.reset(token)
+
+
+def width(columns: int = 1) -> float:
+    """Return the width of a new figure in inches.
+
+    Args:
+        columns: Columns of a paper that it takes, unless the user's look has a width.
+    """
+    return _look.get().width or columns * WIDTH
+
+
 @contextmanager
 def theme() -> Iterator[None]:
     """Use the look of the figures, whatever the user's settings; those are restored afterwards."""
@@ -78,6 +116,8 @@ def theme() -> Iterator[None]:
         mpl.rcdefaults()  # all but the backend: a matplotlibrc may ask for LaTeX, or lose the axes
         with sns.axes_style("ticks"), sns.plotting_context("paper"):
             mpl.rcParams.update(_RC)  # type: ignore[arg-type]  # its keys are literals
+            if file := _look.get().style:
+                plt.style.use(file)
             yield
 
 
@@ -90,9 +130,10 @@ def canvas(ax: Axes | None, height: float, legend: Sequence[str] = ()) -> Axes:
         legend: Entries of a legend below, which makes the figure higher.
     """
     if ax is None:
-        columns = np.array_split([1 + name.count("\n") for name in legend], _columns(legend))
-        height += 0.17 * max(sum(lines) for lines in columns)
-        ax = plt.subplots(figsize=(WIDTH, height), layout="constrained")[1]
+        lines = [1 + name.count("\n") for name in legend]
+        columns = np.array_split(lines, _columns(legend, width()))
+        height += 0.17 * max(sum(column) for column in columns)
+        ax = plt.subplots(figsize=(width(), height), layout="constrained")[1]
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     for axis in (ax.xaxis, ax.yaxis):
@@ -442,7 +483,7 @@ def legend_below(ax: Axes, handles: Sequence[Artist], names: Sequence[str]) -> N
             handles,
             names,
             loc="outside lower center",
-            ncols=_columns(names),
+            ncols=_columns(names, ax.figure.figure.get_figwidth()),
             handlelength=2.2,
             columnspacing=1.2,
             handletextpad=0.5,
@@ -451,8 +492,9 @@ def legend_below(ax: Axes, handles: Sequence[Artist], names: Sequence[str]) -> N
         ax.legend(handles, names)
 
 
-def _columns(names: Sequence[str], room: int = 54) -> int:
-    """Return the columns of a legend whose lines have room for so many characters."""
+def _columns(names: Sequence[str], inches: float) -> int:
+    """Return the columns of a legend of this width, by the characters that fit."""
+    room = int(CHARACTERS * inches)
     longest = max((len(line) for name in names for line in name.split("\n")), default=0)
     return max(1, min(len(names), room // 13, room // (longest + 8)))
 
@@ -469,14 +511,14 @@ def multiples(panels: Sequence[tuple[str, Callable[[Axes], object]]]) -> Axes:
     Returns:
         The axes of the first panel.
     """
-    across = 2 if len(panels) <= 4 else 3
+    across = max(1, min(2 if len(panels) <= 4 else 3, int(width(2) / NARROWEST)))
     rows = math.ceil(len(panels) / across)
     with theme():
         figure, grid = plt.subplots(
-            rows, across, figsize=(2 * WIDTH, 2.1 * rows), layout="constrained", squeeze=False
+            rows, across, figsize=(width(2), 2.1 * rows), layout="constrained", squeeze=False
         )
         found: dict[tuple[object, ...], list[tuple[Artist, str, int]]] = {}
-        titles = [short([title], 60 // across)[0] for title, _ in panels]
+        titles = [short([title], int(9 * width(2)) // across)[0] for title, _ in panels]
         for number, (ax, (_, draw)) in enumerate(zip(grid.flat, panels, strict=False)):
             draw(ax)
             for arm, handle, name in _entries(ax):
@@ -496,7 +538,7 @@ def multiples(panels: Sequence[tuple[str, Callable[[Axes], object]]]) -> Axes:
         for ax in grid.flat[len(panels) :]:
             ax.remove()
         if names:
-            columns = _columns(names, 108)
+            columns = _columns(names, width(2))
             lines = sum(1 + name.count("\n") for name in names) / columns
             figure.set_figheight(figure.get_figheight() + 0.17 * math.ceil(lines))
             figure.legend(

@@ -1,8 +1,8 @@
 """Write a study's answer as HTML, Markdown, LaTeX and CSV, with figures as SVG, PDF or PNG.
 
 `gather` reads a study and derives its findings, once; `write` makes the files of a report, `answer`
-the lines that the command line prints. `index` is a page over several reports. The sentences are
-in templates/sentences.j2.
+the lines that the command line prints. `figures_of` gives the figures of a report one by one.
+`index` is a page over several reports. The sentences are in templates/sentences.j2.
 """
 
 from __future__ import annotations
@@ -32,7 +32,16 @@ from ablate.report import (
     tuned,
 )
 from ablate.report.data import ReportData, gather
-from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
+from ablate.report.document import (
+    Figure,
+    Section,
+    Table,
+    exported,
+    markdown,
+    shown,
+    to_csv,
+    to_latex,
+)
 from ablate.report.figure_set import FigureSet
 from ablate.report.labels import sentence
 from ablate.report.method import paragraphs
@@ -40,7 +49,7 @@ from ablate.report.method import paragraphs
 if TYPE_CHECKING:
     from ablate.store import Database
 
-__all__ = ["ReportData", "answer", "gather", "index", "lead", "write"]
+__all__ = ["ReportData", "answer", "figures_of", "gather", "index", "lead", "write"]
 
 PAGE = "report.html"
 SVG = ("svg",)
@@ -142,13 +151,38 @@ def index(db: Database, studies: Sequence[str], out: Path, kinds: Sequence[str] 
     return out / "index.html"
 
 
+def figures_of(data: ReportData) -> tuple[FigureSet, list[Figure]]:
+    """Return a set with the figures of a report, of which none is drawn yet, and what they show."""
+    figure_set = FigureSet()
+    drawn = _figures(figure_set, data)
+    return figure_set, [one for of_section in drawn.values() for one in of_section]
+
+
+def _figures(figure_set: FigureSet, data: ReportData) -> dict[str, list[Figure]]:
+    """Return the figures of each section that has any, in the order of the report."""
+    curves = data.curves_fitted
+    return {
+        "effects": plots.effects(figure_set, data),
+        "cells": plots.heat(figure_set, data),
+        "scaling": scaled.plots(figure_set, curves, data.labels) if curves else [],
+        "seeds": plots.seeds(figure_set, data),
+        "curves": plots.curves(figure_set, data),
+        "over": plots.ordered(figure_set, data),
+        "grids": plots.grids(figure_set, data),
+        "time": plots.pareto(figure_set, data),
+        "stream": plots.blocks(figure_set, data),
+        "tuning": plots.tuning(figure_set, data),
+    }
+
+
 def _sections(data: ReportData, figure_set: FigureSet) -> list[Section]:
     """Return the section of effects, shown with the answer, and all others with content."""
+    drawn = _figures(figure_set, data)
     effects = Section(
         "effects",
         "Effects",
         paragraphs=[*answers.cells(data), *answers.unranked(data), *answers.lengths(data)],
-        figures=plots.effects(figure_set, data),
+        figures=drawn["effects"],
         tables=_full(tables.effects(data), tables.interactions(data), tables.changes(data)),
     )
     sections = [
@@ -157,7 +191,7 @@ def _sections(data: ReportData, figure_set: FigureSet) -> list[Section]:
             "cells",
             "What was compared",
             paragraphs=[*grids.notes(data), *plots.letters(data)],
-            figures=plots.heat(figure_set, data),
+            figures=drawn["cells"],
             tables=_full(
                 tables.levels(data),
                 tables.cells(data),
@@ -165,23 +199,18 @@ def _sections(data: ReportData, figure_set: FigureSet) -> list[Section]:
                 grids.main_effects(data),
             ),
         ),
-        _scaling(figure_set, data),
-        Section(
-            "seeds",
-            "Every seed",
-            paragraphs=answers.variances(data),
-            figures=plots.seeds(figure_set, data),
-        ),
-        Section("curves", "Learning curves", figures=plots.curves(figure_set, data)),
-        Section("over", "Over an ordered factor", figures=plots.ordered(figure_set, data)),
-        _grids(figure_set, data),
-        Section("time", "Loss against time", figures=plots.pareto(figure_set, data)),
-        Section("stream", "Inside the model", figures=plots.blocks(figure_set, data)),
+        _scaling(drawn["scaling"], data),
+        Section("seeds", "Every seed", paragraphs=answers.variances(data), figures=drawn["seeds"]),
+        Section("curves", "Learning curves", figures=drawn["curves"]),
+        Section("over", "Over an ordered factor", figures=drawn["over"]),
+        _grids(drawn["grids"], data),
+        Section("time", "Loss against time", figures=drawn["time"]),
+        Section("stream", "Inside the model", figures=drawn["stream"]),
         Section(
             "tuning",
             sentence(data.tuned.values),
             paragraphs=tuned.paragraphs(data),
-            figures=plots.tuning(figure_set, data),
+            figures=drawn["tuning"],
             tables=_full(tuned.rates(data), tuned.changed(data), tuned.by_rate(data)),
         ),
         *_spent(data),
@@ -215,7 +244,7 @@ def _spent(data: ReportData) -> list[Section]:
     ]
 
 
-def _scaling(figure_set: FigureSet, data: ReportData) -> Section:
+def _scaling(shown: list[Figure], data: ReportData) -> Section:
     curves = data.curves_fitted
     if curves is None:
         return Section("scaling", "Scaling")
@@ -223,14 +252,14 @@ def _scaling(figure_set: FigureSet, data: ReportData) -> Section:
         "scaling",
         "Scaling",
         paragraphs=scaled.paragraphs(curves),
-        figures=scaled.plots(figure_set, curves, data.labels),
+        figures=shown,
         tables=_full(*fitted.tables(curves, data)),
     )
 
 
-def _grids(figure_set: FigureSet, data: ReportData) -> Section:
+def _grids(shown: list[Figure], data: ReportData) -> Section:
     """Return the section on values along the context and, of masked models, at the probe ratios."""
-    shown, about_masks = plots.grids(figure_set, data), masked.sentences(data)
+    about_masks = masked.sentences(data)
     context = [figure for figure in shown if not figure.name.startswith("probe-")]
     title = " and ".join(["context"] * bool(context) + ["masking"] * bool(about_masks))
     return Section(

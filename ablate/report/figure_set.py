@@ -32,13 +32,12 @@ class FigureSet:
     """Takes figures for a folder; `draw` draws them all, and keeps none in memory.
 
     Args:
-        folder: Where they are saved.
+        folder: Where `draw` saves them.
         kinds: Files of each: "svg", which the page needs, and perhaps "pdf" and "png".
     """
 
-    def __init__(self, folder: Path, kinds: Sequence[str] = ("svg",)):
+    def __init__(self, folder: Path = Path(), kinds: Sequence[str] = ("svg",)):
         self.folder, self.kinds = folder, kinds
-        folder.mkdir(parents=True, exist_ok=True)
         self.drawings: dict[str, _Drawing] = {}
 
     def add(
@@ -93,7 +92,8 @@ class FigureSet:
         return [Figure(name, title, text, file, folded, kinds, wide)]
 
     def draw(self) -> None:
-        """Draw what hangs here. Where a figure fails, its error is raised."""
+        """Save all figures. Where one fails, its error is raised."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         drawings = list(self.drawings.values())
         # elsewhere a fork is not safe
         processes = min(cpu_threads(), len(drawings), MOST) if sys.platform == "linux" else 1
@@ -102,6 +102,10 @@ class FigureSet:
         else:
             for drawing in drawings:
                 drawing.save()
+
+    def axes(self, name: str) -> Axes:
+        """Draw the figure of this name, and return its first axes."""
+        return self.drawings[name].axes()
 
 
 class Panel:
@@ -134,14 +138,15 @@ class _Drawing:
     panels: Sequence[Panel]
     options: dict[str, Any]
 
-    def save(self) -> None:
+    def axes(self) -> Axes:
         if len(self.panels) == 1:
-            ax = self._drawn(self.panels[0])
-        else:
-            ax = figures.multiples(
-                [(panel.stratum, partial(self._drawn, panel)) for panel in self.panels]
-            )
-        figure = ax.figure
+            return self._drawn(self.panels[0])
+        return figures.multiples(
+            [(panel.stratum, partial(self._drawn, panel)) for panel in self.panels]
+        )
+
+    def save(self) -> None:
+        figure = self.axes().figure
         assert isinstance(figure, Canvas)
         figures.save(figure, self.stem, self.kinds)
         plt.close(figure)

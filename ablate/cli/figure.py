@@ -1,0 +1,128 @@
+"""`ablate figure`: one figure of a report, for a paper."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ablate.cli import complete
+from ablate.cli.flags import option
+from ablate.cli.render import Db, console, show_all, table, writing
+from ablate.errors import AblateError, unknown
+
+INCHES = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72.27}  # TeX's points
+NARROW, WIDE = 2.0, 20.0  # inches
+FORMATS = ("pdf", "svg", "png")
+
+
+def figure(
+    study: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY", help="Name or file of a study.", autocompletion=complete.stored
+        ),
+    ],
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FIGURE", help="Its figure; without it, all are listed.", show_default=False
+        ),
+    ] = None,
+    width: Annotated[
+        str,
+        option(
+            "Width of the whole figure; by default 3.4in, and 6.8in with several panels.",
+            metavar="N[in|cm|mm|pt]",
+        ),
+    ] = "",
+    format_: Annotated[
+        str, option("By default pdf.", "--format", metavar="|".join(FORMATS))
+    ] = FORMATS[0],
+    style: Annotated[
+        Path | None,
+        option("A style file of matplotlib, whose settings replace ours.", metavar="FILE"),
+    ] = None,
+    out: Annotated[
+        Path | None, option("By default STUDY-FIGURE.pdf in this folder.", metavar="FILE")
+    ] = None,
+    db: Db = None,
+) -> None:
+    """Draw one figure of a report, at the width of a column; font sizes stay the same.
+
+    ablate figure topology
+
+    ablate figure topology effects --width 3.25in --format pdf
+    """
+    from ablate import report, store
+    from ablate.cli.stored import name_of
+    from ablate.figures import Look, looking, save
+    from ablate.paths import file_name
+
+    if format_ not in FORMATS:
+        raise unknown("format for --format", format_, FORMATS)
+    if out and out.suffix != f".{format_}":
+        raise AblateError(f"--out = {out}: a {format_} file ends in .{format_}; see --format")
+    look = Look(inches(width) if width else None, style and _style(style))
+    with store.open(db) as database:
+        study = name_of(study, database)
+        figure_set, found = report.figures_of(report.gather(database, study))
+    titles = {one.name: one.title for one in found}
+    if name is None:
+        show_all([table(["figure", "shows"], titles.items())])
+        return
+    if name not in titles:
+        raise unknown("figure", name, titles, study)
+    file = out or Path(f"{file_name(study)}-{name}.{format_}")
+    with looking(look), writing(file):
+        save(figure_set.axes(name).figure.figure, file.with_suffix(""), [format_])
+    console().print(str(file), markup=False, soft_wrap=True)
+
+
+def inches(text: str) -> float:
+    """Return a width in inches.
+
+    Args:
+        text: A number with a unit, "8.4cm"; without one, inches.
+
+    Raises:
+        AblateError: It is no such number, or no width of a figure.
+    """
+    found = re.fullmatch(r"([0-9.]+) *([a-z]*)", text)
+    try:
+        value = float(found[1]) if found else math.nan
+    except ValueError:
+        value = math.nan
+    if found is None or math.isnan(value):
+        raise AblateError(f"--width = {text}: give a number and a unit: 3.25in, 84mm")
+    unit = found[2] or "in"
+    if unit not in INCHES:
+        raise unknown("unit of --width", unit, INCHES)
+    value *= INCHES[unit]
+    if not NARROW <= value <= WIDE:
+        raise AblateError(f"--width = {text}: give {NARROW:g}in to {WIDE:g}in")
+    return value
+
+
+def _style(file: Path) -> Path:
+    """Return a style file that matplotlib can read.
+
+    Raises:
+        AblateError: It cannot be read, or has a setting that matplotlib does not know.
+    """
+    import matplotlib as mpl
+
+    try:
+        unknown_to_it = [
+            line.partition(":")[0].strip()
+            for line in file.read_text(encoding="utf-8").splitlines()
+            if (key := line.partition("#")[0].partition(":")[0].strip()) and key not in mpl.rcParams
+        ]
+    except (OSError, UnicodeDecodeError) as error:
+        raise AblateError(f"--style = {file}: {getattr(error, 'strerror', error)}") from None
+    if unknown_to_it:
+        raise AblateError(f"--style = {file}: matplotlib has no setting {unknown_to_it[0]!r}")
+    return file.absolute()
