@@ -21,24 +21,24 @@ from ablate.launch.local import LocalExecutor
 from ablate.train import checkpoint
 
 LONG = 200_000  # steps that no test waits for
-# A user's part that makes rank 1 fail after some steps.
+# A user's part that makes rank 1 fail, or hang, after some steps.
 FAILS = """
 import torch
 from ablate import metric
-from ablate.train import ranks
-from ablate.train.step import Step
+from ablate.train import engine, ranks
 
 @metric("mine", goal="lower", meaning="the loss")
 def mine(losses):
     return losses
 
-def follow(self):
+def follow(step, evaluator):
+    step.align()
     for _ in range(2):
-        self._make(ranks.agree(0))
+        step.follow(ranks.agree(None))
     {fails}
 
 if ranks.number() == 1:
-    Step.follow = follow
+    engine.follow = follow
 """
 
 
@@ -64,8 +64,12 @@ class Worker:
         self.handle = self.executor.submit(0, job, [self.path])
 
     def at_work(self) -> tuple[int, int]:
-        """Wait until it trains; the processes of rank 0 and rank 1."""
+        """Wait until it trains; its `pids`."""
         wait_for(lambda: self.path.exists() and "metrics" in str(self.events), 120)
+        return self.pids()
+
+    def pids(self) -> tuple[int, int]:
+        """The processes of rank 0 and rank 1."""
         found = {pid: parent for pid, parent, command in processes() if "launch.rank" in command}
         mine = [
             (parent, pid)
@@ -121,9 +125,12 @@ def test_a_killed_rank_loses_the_job_and_the_next_one_gives_its_run_back(worker:
 
 
 def test_a_rank_that_hangs_ends_with_its_worker(worker: Worker) -> None:
-    worker.begin("hangs")
-    pids = worker.at_work()
-    os.kill(pids[1], signal.SIGSTOP)
+    """No thread of Python runs in it, so that it does not see that its pipe closes."""
+    there = worker.folder / "there"
+    hangs = f"open({str(there)!r}, 'w'); import ctypes; ctypes.PyDLL(None).sleep(1000)"
+    worker.begin("hangs", hangs)
+    wait_for(there.exists, 120)
+    pids = worker.pids()
     worker.executor.cancel(worker.handle, kill=True)  # as the launcher does when nothing gets on
     assert worker.ended().how == "stopped"
     wait_for(lambda: gone(*pids))

@@ -134,7 +134,9 @@ class Peers:
         lost = [one for one in gone if not one.status]
         out_of_memory = [one for one in gone if one.status == "oom"]
         cause = [*lost, *out_of_memory, *gone][0]
-        if cause.status and self._fail:
-            self._fail(cause.status, f"{cause.who} failed\n{cause.error}")
-        print(cause.error or "", cause.how, sep="\n", file=sys.stderr, flush=True)
-        os._exit(max(1, cause.code))
+        try:
+            if cause.status and self._fail:
+                self._fail(cause.status, f"{cause.who} failed\n{cause.error}")
+            print(cause.error, cause.how, sep="\n", file=sys.stderr, flush=True)
+        finally:
+            os._exit(max(1, cause.code))
