@@ -246,6 +246,21 @@ def test_a_loss_that_is_not_finite_ends_a_run_as_diverged() -> None:
     assert np.isnan(events.finals()["task_accuracy", 0])
 
 
+@pytest.mark.parametrize(("lr", "status"), [(1e-3, "complete"), (3.0, "diverged")])
+def test_a_last_update_that_ruins_a_finite_loss_ends_a_run_as_diverged(
+    lr: float, status: str
+) -> None:
+    given = {"n_class": 2, "finetune_steps": 1, "finetune_batch": 8}
+    of = config(method="full", finetune_lr=lr, warmup=0.0, grad_clip=0.0, **given)
+    training, events = finetuned(of)
+    with torch.no_grad():
+        after = training._losses(training._batch(0)).mean().item()
+    before = events.series("train_loss")[1]
+    assert np.isfinite(after) and bool(after - before > np.log(2)) is (status == "diverged")
+    assert events.end["status"] == status and events.end["step"] == 1
+    assert bool(np.isnan(events.finals()["task_loss", 0])) is (status == "diverged")
+
+
 # -- tasks -----------------------------------------------------------------------------------------
 
 

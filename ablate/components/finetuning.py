@@ -78,6 +78,11 @@ class Method(Component):
         """See `Component.sizes`: `added` is in no pre-trained model."""
         return Counts()
 
+    def batch(self, config: Config) -> int:
+        """Return the sequences of an optimiser step of a run with this level."""
+        n: int = config.finetune_batch if self.finetunes else config.batch_size
+        return n
+
     def added(self, config: Config) -> int:
         """Return the parameters that it adds to the pre-trained model, without the classifier."""
         return 0

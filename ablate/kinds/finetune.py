@@ -41,16 +41,13 @@ class Finetune(Transformer):
         pretrained, size = sizes.count(config), sizes.finetuned(config)
         tokens = config.finetune_steps * config.finetune_batch * config.n_ctx
         per_token = pretrained.flops_per_token
-        kept = pretrained.activation_bytes_per_token
         return Cost(
             steps=config.finetune_steps,
             params=size.params,
             params_body=pretrained.body,
             tokens=tokens,
             flops=None if per_token is None else 3.0 * per_token * tokens,
-            bytes=None
-            if kept is None
-            else pretrained.state_bytes + config.finetune_batch * config.n_ctx * kept,
+            bytes=sizes.memory_bytes(config),
         )
 
     def parent(self, run: Run) -> Run | None:
