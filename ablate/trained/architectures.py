@@ -79,6 +79,7 @@ class Architecture:
         unused: Their tables → rows before the first one that is used.
         scaled: Our embeddings that are multiplied on entry, and theirs are not.
         shares: Run → whether head and embedding are one matrix of theirs.
+        compared: Run → tokens on which the models of a folder are compared; an encoder reads half.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Architecture:
     unused: Mapping[str, int] = dataclasses.field(default_factory=dict)
     scaled: tuple[str, ...] = _EMBEDDINGS
     shares: Callable[[RunConfig], bool] = _shared
+    compared: Callable[[RunConfig], int] = lambda config: 64
 
     def refused(self, config: RunConfig) -> dict[str, tuple[str, ...]]:
         """Return the fields of a run that this model does not have → the values it could have."""
@@ -608,6 +610,8 @@ ARCHITECTURES = (
         only={"relative_attention_num_buckets": 32},
         scaled=("embedding",),
         shares=_t5_shares,
+        # in both stacks beyond the distance from which on all keys are in one bucket
+        compared=lambda config: 2 * (t5_buckets(config)[1] + 2),
     ),
     Architecture(
         name="BART",

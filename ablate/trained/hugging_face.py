@@ -29,7 +29,6 @@ from ablate.trained.model import Model
 from ablate.trained.tokens import MASK, Special, TextTokenizer
 
 CLOSE = 1e-4  # largest allowed difference of logits, relative to the largest logit
-_READ = 64  # tokens on which the models of a folder are compared
 _AROUND = ("bos", "decoder_start", "eos")  # tokens around source and target
 CONFIGURATION, TOKENIZER = "config.json", "tokenizer.json"
 
@@ -132,7 +131,7 @@ def load(folder: Path) -> Model:
     kept = of.parameters(run.config, shapes, theirs)
     about = About(run, run.key, "given", 0, math.nan, content, ())
     model = Model(kept, about, special)
-    length = min(run.config.n_ctx, _READ)
+    length = min(run.config.n_ctx, of.compared(run.config))
     _compare(model.transformer, run.config, theirs, length, f"{folder} cannot be read")
     return model
 
