@@ -27,6 +27,7 @@ TASK_FIELDS = (
     ),
     Field("task_hash", str, "", "SHA-256 of the task's file; filled in."),
     Field("n_class", int, 0, "Classes of the task; filled in."),
+    Field("n_validation", int, 0, "Texts of the task's validation part; filled in."),
     Field("labels", int, 0, "Number of labelled texts to train on; 0 for all.", GPT),
     Field("finetune_steps", int, 200, "Optimiser steps on the task."),
     Field("finetune_lr", float, 1e-3, "Peak learning rate on the task."),
@@ -73,6 +74,10 @@ class Method(Component):
                 f"method = {self.name!r}: architecture = {model.name!r} is not built of ablate's"
                 " blocks; use a causal one, with method = 'full', 'head' or 'scratch'"
             )
+
+    def revision(self, config: Config) -> int:
+        """1 for a file: an earlier version trained on texts that were also held out."""
+        return int(bool(getattr(config, "task_hash", "")))
 
     def sizes(self, config: Config, width: int) -> Counts:
         """See `Component.sizes`: `added` is in no pre-trained model."""

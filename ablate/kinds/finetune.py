@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablate import outside, sizes, text
-from ablate.evaluation import TASK_FINALS, Evaluation
+from ablate.evaluation import TASK_FINALS, VALIDATION, Evaluation
 from ablate.kinds import Context, Cost, Fields, Job, Run
 from ablate.kinds.transformer import Transformer, configured
 
@@ -66,7 +66,9 @@ class Finetune(Transformer):
     def finals(self, fields: Fields, evaluation: Evaluation) -> list[tuple[str, float]]:
         """Return the finals on the task, and what was forgotten of the pre-training."""
         forgets = configured(fields).part("method").starts
-        return [(name, 0.0) for name, of_parent in TASK_FINALS.items() if forgets or not of_parent]
+        names = [name for name, of_parent in TASK_FINALS.items() if forgets or not of_parent]
+        names += VALIDATION.values() if fields.get("n_validation") else ()
+        return [(name, 0.0) for name in names]
 
     def train(self, job: Job, context: Context) -> None:
         """Load text and task of a job and train it. Imports torch."""

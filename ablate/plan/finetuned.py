@@ -8,6 +8,7 @@ from typing import Any
 
 from ablate import metrics, sizes
 from ablate.errors import AblateError, unknown
+from ablate.evaluation import VALIDATION
 from ablate.kinds import Run, kind
 from ablate.plan import check, held_out
 from ablate.plan import notes as of_transformers
@@ -34,7 +35,11 @@ class FinetuneResolver(TransformerResolver):
             names = labels.LABELS[labels.TASKS[name]].names
             return fields | {"n_class": len(names)}
         texts = self._texts_of(name)
-        return fields | {"task_hash": texts.hash, "n_class": len(texts.names)}
+        return fields | {
+            "task_hash": texts.hash,
+            "n_class": len(texts.names),
+            "n_validation": int(texts.validation.sum()),
+        }
 
     def resolve(self, chosen: dict[str, str], baseline: Run | None) -> Resolved:
         """See `TransformerResolver.resolve`.
@@ -67,8 +72,20 @@ class FinetuneResolver(TransformerResolver):
                 if not path.exists() and not path.suffix:
                     raise unknown("task or file", name, labels.TASKS)
                 self._tasks[name] = found = labels.task(path)
+                self.about += (_sides(path.name, found),)
             self.sources[found.hash] = str(path)
         return self._tasks[name]
+
+
+def _sides(name: str, texts: LabelledTexts) -> str:
+    """Return how many texts of a task there are to train on, to decide on, and to test on."""
+    tested, fitted = texts.counts.sum(1).tolist()
+    text = f"Task {name}: {fitted:,} texts to train on, {tested:,} held out"
+    if n := int(texts.validation.sum()):
+        text += f", {n:,} of a validation part, on which [tune] decides"
+    if n := texts.n_left_out:
+        text += f"; {n:,} rows are left out, because their text is held out"
+    return text
 
 
 def complaints(
@@ -86,9 +103,12 @@ def complaints(
     for cell in cells:
         measured = [name for name, _ in cell_finals(study, cell)]
         if row.name not in measured:
+            why = "which has no pre-training"
+            if row.name in VALIDATION.values():
+                why = "whose task does not have both a validation part and a test part"
             yield (
                 f"{source.where('metric')}: metric {study.metric!r} is not measured in cell"
-                f" {cell.label!r}, which has no pre-training"
+                f" {cell.label!r}, {why}"
             )
     yield from check.complaints(study, cells, compared, texts)
 

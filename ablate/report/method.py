@@ -104,6 +104,12 @@ def _task(data: ReportData) -> str:
         f" learning rate {values('finetune_lr')}), together with the weights that `method` trains."
         " Optimiser and schedule were those of the pre-training. Held-out texts of the task are"
         " never trained on."
+        + (
+            " What was tuned was chosen on the validation part of the task, and the results are"
+            " those on its test part."
+            if data.settings.get("tune") and runs.get("n_validation", pd.Series([0])).max() > 0
+            else ""
+        )
     )
 
 

@@ -28,6 +28,7 @@ FOLLOWS = {
     "tokenizer_hash": "follows from tokenizer",
     "task_hash": "follows from task",
     "n_class": "follows from task",
+    "n_validation": "follows from task",
     "split": "follows from corpus",
     "code": "follows from `use`",
     "seed": "is set by the study's `seeds`",

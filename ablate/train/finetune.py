@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from ablate import draws
 from ablate.data.passages import Passages, chosen, task
 from ablate.errors import AblateError
-from ablate.evaluation import Evaluation
+from ablate.evaluation import VALIDATION, Evaluation
 from ablate.kinds import Context, Job, kind
 from ablate.model.finetuned import Classifier
 from ablate.text import Tokens
@@ -30,9 +30,9 @@ POINTS = 200  # most points of the loss over training
 def train(job: Job, context: Context, tokens: Tokens) -> None:
     """Train one run of kind "finetune" and emit its events.
 
-    It has diverged by the rule of `ablate.train.engine.train`: at the step whose loss is not finite,
-    or at the last step, if its update has ruined the loss of its own texts, or a loss on held-out
-    texts is not finite. A job that is to stop begins anew later: fine-tuning is short.
+    It has diverged by the rule of `ablate.train.engine.train`: at the step whose loss is not
+    finite, or at the last step, if its update has ruined the loss of its own texts, or a loss on
+    held-out texts is not finite. A job that is to stop begins anew later: fine-tuning is short.
 
     Args:
         job: The run, and the file of its parent's weights.
@@ -106,7 +106,13 @@ class Finetuning:
         self.config, self.context, (self.emit,) = config, context, context.emit
         self.steps: int = config.finetune_steps
         self.at_once = job.micro_batch or config.finetune_batch  # texts in memory
-        self.held_out = np.flatnonzero(~passages.fitted)
+        validation = np.zeros_like(passages.fitted)
+        if passages.validation is not None:
+            validation = passages.validation
+        # texts that are measured, by the metric of their loss
+        self.held_out = {"task_loss": np.flatnonzero(~passages.fitted & ~validation)}
+        if validation.any():
+            self.held_out[VALIDATION["task_loss"]] = np.flatnonzero(validation)
         self.rows = chosen(passages, config.labels, config.batches_seed)
         self.before = self._pretraining_loss()
         self.model = Classifier(step.model, config).train()
@@ -116,7 +122,7 @@ class Finetuning:
         points = min(job.evaluation.points, self.steps)
         self.evaluate_at = {math.ceil(self.steps * k / points) for k in range(1, points + 1)}
         self.shown_at = range(1, self.steps + 1, -(-self.steps // POINTS))
-        self.latest = math.nan, math.nan  # loss and accuracy on the held-out texts
+        self.latest: dict[str, float] = {}  # losses and accuracies on held-out texts
         self.seconds = 0.0  # of steps
 
     def run(self) -> None:
@@ -152,9 +158,11 @@ class Finetuning:
         if number == self.steps and not diverged:
             diverged = self._exploded(loss)
         if number in self.evaluate_at and not diverged:
-            self.latest = self._on_task()
-            task_loss, accuracy = self.latest
-            series = {"task_loss": [task_loss], "task_accuracy": [accuracy]}
+            self.latest = {}
+            for name, rows in self.held_out.items():
+                accuracy = name.replace("loss", "accuracy")
+                self.latest[name], self.latest[accuracy] = self._on_task(rows)
+            series = {name: [value] for name, value in self.latest.items()}
             self.emit("metrics", steps=[number], series=series)
         return "diverged" if diverged else "complete"
 
@@ -170,12 +178,10 @@ class Finetuning:
 
     def _finish(self) -> str:
         """Measure and emit the finals; return "diverged" or "complete"."""
-        task_loss, accuracy = self.latest
-        if not math.isfinite(task_loss):
+        if not all(map(math.isfinite, self.latest.values())):
             return "diverged"
         finals = {
-            "task_loss": task_loss,
-            "task_accuracy": accuracy,
+            **self.latest,
             "task_chance": self._chance(),
             "train_seconds": self.seconds,
             "epochs": self.steps * self.config.finetune_batch / len(self.rows),
@@ -248,23 +254,23 @@ class Finetuning:
             logits = self.model(inputs, lengths)
         return logits.float() if logits.dtype == torch.bfloat16 else logits, classes
 
-    def _on_task(self) -> tuple[float, float]:
-        """Return loss and accuracy on the held-out texts."""
+    def _on_task(self, held_out: np.ndarray) -> tuple[float, float]:
+        """Return loss and accuracy on some texts, by their numbers [N]."""
         self.model.eval()
         nats, hits = 0.0, 0
         with torch.no_grad():
-            for rows in self.passages.rows(self.at_once, self.held_out):
+            for rows in self.passages.rows(self.at_once, held_out):
                 logits, classes = self._logits(rows)
                 nats += cross_entropy(logits, classes, reduction="sum").item()
                 hits += int((logits.argmax(-1) == classes).sum())
                 self.context.progress.advance()
         self.model.train()
-        return nats / len(self.held_out), hits / len(self.held_out)
+        return nats / len(held_out), hits / len(held_out)
 
     def _chance(self) -> float:
         """Return the share of held-out texts of the class that is commonest in training."""
         commonest = np.bincount(self.passages.classes[self.rows]).argmax()
-        return float((self.passages.classes[self.held_out] == commonest).mean())
+        return float((self.passages.classes[self.held_out["task_loss"]] == commonest).mean())
 
     def _pretraining_loss(self) -> float | None:
         """Return the held-out loss of the pre-training; None for a run from random weights."""
