@@ -221,7 +221,8 @@ def _failures(
 
 def _mismatch(sizes: pd.DataFrame, which: Mapping[str, Any]) -> Iterator[records.Mismatch]:
     if which["cell"] in sizes.index and which["baseline"] in sizes.index:
-        ratio = dict(sizes.loc[which["cell"]] / sizes.loc[which["baseline"]] - 1)
+        one, other = sizes.loc[which["cell"]], sizes.loc[which["baseline"]]
+        ratio = dict((one / other - 1).where(one != other, 0.0))  # of no FLOPs, too
         relative: dict[str, Any] = {name: float(ratio[SIZES[name]]) for name in SIZES}
         yield records.Mismatch(**which, **relative)
 

@@ -49,10 +49,10 @@ def capacity(config: RunConfig, device: Device) -> int:
     alone = device.count > 1 or config.part("method").finetunes
     if not device.name.startswith("cuda") or alone:
         return 1
-    flops, one = sizes.train_flops(config), sizes.memory_bytes(config)
+    flops, one = sizes.count(config).flops_per_token, sizes.memory_bytes(config)
     if flops is None or one is None or sizes.alone(config):
         return 1
-    useful = min(LARGEST, max(1, round(SATURATION * config.steps / flops)))
+    useful = min(LARGEST, max(1, round(SATURATION / (3 * flops * config.batch_tokens))))
     return max(1, min(useful, int(MEMORY_SHARE * device.memory / one)))
 
 

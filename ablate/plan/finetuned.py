@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from ablate import metrics, sizes
@@ -26,6 +27,12 @@ class FinetuneResolver(TransformerResolver):
     """Resolves the cells of a study that fine-tunes; each file of a task is read once."""
 
     _tasks: dict[str, LabelledTexts] = field(default_factory=dict)
+
+    @property
+    def about(self) -> tuple[str, ...]:
+        """How many texts the tasks have."""
+        files = ((Path(name).name, texts) for name, texts in self._tasks.items())
+        return (*super().about, *(_sides(name, texts) for name, texts in files))
 
     def fields(self, chosen: dict[str, str]) -> Fields:
         """See `TransformerResolver.fields`; a task's file is known by its hash."""
@@ -72,7 +79,6 @@ class FinetuneResolver(TransformerResolver):
                 if not path.exists() and not path.suffix:
                     raise unknown("task or file", name, labels.TASKS)
                 self._tasks[name] = found = labels.task(path)
-                self.about += (_sides(path.name, found),)
             self.sources[found.hash] = str(path)
         return self._tasks[name]
 

@@ -12,9 +12,10 @@ from ablate.config import field_info
 from ablate.errors import AblateError, unknown, written
 from ablate.study.model import TUNE_KEYS
 from ablate.study.source import Source, located
-from ablate.study.values import BUDGETS, FOLLOWS, LARGEST, field_value, label, settable
+from ablate.study.values import BUDGETS, FOLLOWS, LARGEST, field_value, label, number, settable
 
-FINETUNING = "fine-tuning"  # group of the factors of fine-tuned runs alone
+# table of a study file → group of the factors that only studies with this table have
+OF_TABLE = {"finetune": "fine-tuning", "start": "start"}
 
 
 class Names(Protocol):
@@ -76,17 +77,19 @@ class Names(Protocol):
 class TransformerNames:
     """The fields of a transformer, budgets and the fields of components; see `Names`."""
 
-    finetunes = False
+    table = ""  # of `OF_TABLE`, that a study has
 
     def check(self, source: Source, name: str, *path: object) -> None:
         """See `Names.check`."""
         if name in FOLLOWS:
             raise AblateError(f"{source.where(*path)}: {name} {FOLLOWS[name]}")
-        if name in CATALOGUE and CATALOGUE[name].group == FINETUNING and not self.finetunes:
-            raise AblateError(
-                f"{source.where(*path)}: {name} is only for fine-tuning; add a table"
-                " [finetune] with the task"
-            )
+        for table, group in OF_TABLE.items():
+            if name in CATALOGUE and CATALOGUE[name].group == group and self.table != table:
+                what = {
+                    "finetune": "fine-tuning; add a table [finetune] with the task",
+                    "start": "given weights; add a table [start] with `from`",
+                }[table]
+                raise AblateError(f"{source.where(*path)}: {name} is only for {what}")
         choices = [*settable(), PRESET]
         if name not in choices:
             raise unknown("key", name, choices, source.where(*path))
@@ -143,12 +146,24 @@ class TransformerNames:
 class FinetuneNames(TransformerNames):
     """The fields of a transformer and of its fine-tuning; see `Names`."""
 
-    finetunes = True
+    table = "finetune"
 
     def tuned(self, name: str) -> tuple[type | None, bool]:
         """See `Names.tuned`: a search for a learning rate may leave the range of the file."""
         number_type, leaves = super().tuned(name)
         return number_type, leaves or name == "finetune_lr"
+
+
+class StartNames(TransformerNames):
+    """The fields of a transformer that starts from given weights; see `Names`."""
+
+    table = "start"
+
+    def value(self, name: str, raw: object) -> Any:
+        """See `Names.value`: a run may train on no tokens."""
+        if name == "tokens" and number(name, raw) == 0:
+            return 0
+        return super().value(name, raw)
 
 
 class FreeNames:

@@ -27,6 +27,7 @@ FOLLOWS = {
     "corpus_hash": "follows from corpus",
     "tokenizer_hash": "follows from tokenizer",
     "task_hash": "follows from task",
+    "start_hash": "follows from `from` of [start]",
     "n_class": "follows from task",
     "n_validation": "follows from task",
     "split": "follows from corpus",

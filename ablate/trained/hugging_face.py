@@ -136,6 +136,20 @@ def load(folder: Path) -> Model:
     return model
 
 
+def described(folder: Path) -> tuple[Run, int | None]:
+    """Return the run that the model in a folder stands for, and the token of its mask, if any.
+
+    Raises:
+        AblateError: As `load`, but the weights are not read.
+    """
+    of = _architecture(folder)
+    made = getattr(library(), of.model)
+    with _readable(folder):
+        theirs = made.config_class.from_pretrained(folder, local_files_only=True)
+    content, _, mask = _tokenizer(folder)
+    return _run(of, theirs, folder, content), mask
+
+
 def _token(theirs: Any, name: str) -> int | None:
     """Return a token that a configuration names, the first of several."""
     found = getattr(theirs, name, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -280,5 +280,4 @@ def _text(model: Model, named: str, root: Path) -> tuple[str, Tokens]:
         )
     # as many as the model has, of which some may be in no text
     n_vocab = config.n_vocab - config.part("objective").special_tokens
-    spelling = found.spelling and (*found.spelling, *[b""] * n_vocab)[:n_vocab]
-    return corpus.name, replace(found, n_vocab=n_vocab, spelling=spelling)
+    return corpus.name, found.of_model(n_vocab)
