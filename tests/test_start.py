@@ -13,13 +13,15 @@ from typing import Any
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
+import scipy.stats
 import torch
 from cli_helpers import Run as Cli
 from finetune_study import train
 from test_folders import made
 
 import ablate as library
-from ablate import text
+from ablate import results, text
+from ablate.analysis.records import Contrast
 from ablate.data.batches import gather, held_out_starts
 from ablate.errors import AblateError
 from ablate.kinds import Context, Job
@@ -263,6 +265,30 @@ def test_runs_of_no_steps_are_evaluated_and_runs_of_steps_learn(
     page = (tmp_path / "results" / "none" / "report.md").read_text()
     assert "were evaluated, without training. They started from given weights" in page
     assert "Starts from the weights of gpt2" in ablate("show", "1", "--db", str(db))[1]
+
+
+def test_without_noise_of_seeds_the_interval_is_for_new_text(folder: Path, tmp_path: Path) -> None:
+    long = "".join(random.Random(5).choices("abcdefuvwxyz ", k=120_000))
+    (folder / "long.txt").write_text(
+        "\n\n\n".join(long[k : k + 300] for k in range(0, 120_000, 300))
+    )
+    made = planned(folder, seeds=2)
+    file = folder / "started.toml"
+    text_ = (
+        file.read_text().replace("corpus.txt", "long.txt").replace("tokens = 512", "tokens = 9999")
+    )
+    file.write_text(text_)
+    made = plan(load(str(file)))
+    outcome, said = train(made, tmp_path / "ablate.db")
+    assert outcome.exit_code == 0, said
+    path = str(tmp_path / "ablate.db")
+    (found,) = (one for one in library.findings("started", db=path) if isinstance(one, Contrast))
+    windows = results.weighted_windows("started", path, "loss")
+    difference = (windows["drop_blocks=[0]"] - windows["drop_blocks=[]"]).to_numpy()
+    assert (difference[0] == difference[1]).all() and len(difference[0]) > 5
+    half = scipy.stats.sem(difference[0]) * scipy.stats.t.ppf(0.975, len(difference[0]) - 1)
+    assert (found.text_hi - found.text_lo) / 2 == pytest.approx(half, rel=1e-6)
+    assert found.text_lo < found.mean < found.text_hi and found.verdict == "unknown"
 
 
 def test_a_stopped_run_continues_as_if_it_had_not_been(

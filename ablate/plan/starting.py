@@ -102,7 +102,8 @@ class Starts:
         if (same := self._drawn.get(False)) and len(self.study.seeds) > 1:
             yield (
                 f"Every seed gives the same numbers in {listed([repr(c) for c in same], most=3)}:"
-                " nothing is trained or drawn there"
+                " nothing is trained or drawn there. Two seeds are enough: the report's intervals"
+                " are then for new text"
             )
 
     def _source(self, name: str) -> Any:
