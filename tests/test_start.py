@@ -16,7 +16,7 @@ import pytest
 import scipy.stats
 import torch
 from cli_helpers import Run as Cli
-from finetune_study import train
+from finetune_study import table, texts, train
 from test_folders import made
 
 import ablate as library
@@ -374,6 +374,28 @@ final_tokens = 512
     torch.testing.assert_close(logits(model, given), kept(given))
 
 
+def test_given_weights_are_fine_tuned(folder: Path, tmp_path: Path) -> None:
+    table(folder / "task.csv", texts())
+    task = '[finetune]\ntask = "task.csv"\nfinetune_steps = 4\nfinetune_batch = 8'
+    methods = 'method = ["full", "head", "scratch"]'
+    made = planned(folder, methods, more=task, metric="task_accuracy", name="tuned")
+    parents = {one.run.key: one.run for one in made.runs if one.role == "pretrain"}
+    (parent,) = parents.values()
+    assert parent.config.steps == 0 and parent.config.part("start").given
+    outcome, said = train(made, tmp_path / "ablate.db")
+    assert outcome.exit_code == 0, said
+    with sqlite3.connect(tmp_path / "ablate.db") as connection:
+        finals = dict(
+            connection.execute(
+                "SELECT cell || name, value FROM final JOIN runs ON run = run_id"
+                " WHERE name IN ('pretraining_loss', 'forgetting')"
+            )
+        )
+    assert finals["method=headpretraining_loss"] == pytest.approx(librarys_loss(folder), abs=1e-5)
+    assert finals["method=headforgetting"] == 0 != finals["method=fullforgetting"]
+    assert "method=scratchforgetting" not in finals
+
+
 def test_keys_follow_the_weights_and_not_the_name_of_their_folder(folder: Path) -> None:
     keys = {one.run.key for one in planned(folder).runs}
     (folder / "other").symlink_to(folder / "gpt2")
@@ -437,10 +459,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "twice": ({"start": "drop_blocks = [1]"}, "drop_blocks is set both here and by factor"),
     "unknown": ({"start": "drop_block = [1]"}, "key of .start. 'drop_block'.*drop_blocks"),
-    "fine-tuning": (
-        {"more": '[finetune]\ntask = "a.csv"\nmethod = "full"'},
-        r"\[finetune\] cannot be combined with \[start\]",
-    ),
+    "match": ({"more": '[match]\nparams = "body"'}, r"\[match\] solves a width"),
     "no training": ({"factors": 'start = ["given", "random"]'}, "tokens = 0 is less than one step"),
 }
 
@@ -457,12 +476,12 @@ def test_what_has_no_meaning_is_refused_in_one_line(
 def test_fields_of_a_start_need_the_table(folder: Path) -> None:
     file = folder / "plain.toml"
     planned(folder, name="plain", base="tokens = 400")
-    for table, said in (
+    for replaced, said in (
         ("", "drop_blocks is only for given weights; add a table .start."),
         ("[start]\ndrop_blocks = [0]", "from is missing"),
     ):
-        text_ = re.sub(r'\[start\]\nfrom = "gpt2"', table, file.read_text())
-        if table:
+        text_ = re.sub(r'\[start\]\nfrom = "gpt2"', replaced, file.read_text())
+        if replaced:
             text_ = text_.replace(DROPS, "prune_share = [0, 0.5]")
         with pytest.raises(AblateError, match=said):
             load_text(folder, text_)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablate import outside, sizes, text
+from ablate.components import CATALOGUE
 from ablate.evaluation import TASK_FINALS, VALIDATION, Evaluation
 from ablate.kinds import Context, Cost, Fields, Job, Run
 from ablate.kinds.transformer import Transformer, configured
@@ -29,7 +30,9 @@ class Finetune(Transformer):
         if fields["task_hash"]:
             content.pop("task", None)
         if not configured(fields).part("method").starts:
-            content = {key: one for key, one in content.items() if key not in _OF_PRETRAINING}
+            given = {name for name, row in CATALOGUE.items() if row.group == "start"}
+            left_out = given.union(_OF_PRETRAINING)
+            content = {key: one for key, one in content.items() if key not in left_out}
         return content
 
     def cost(self, fields: Fields) -> Cost:

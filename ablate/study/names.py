@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from ablate.components import CATALOGUE
@@ -75,16 +75,21 @@ class Names(Protocol):
 
 
 class TransformerNames:
-    """The fields of a transformer, budgets and the fields of components; see `Names`."""
+    """The fields of a transformer, budgets and the fields of components; see `Names`.
 
-    table = ""  # of `OF_TABLE`, that a study has
+    Args:
+        tables: Tables of `OF_TABLE` that the study has.
+    """
+
+    def __init__(self, tables: Collection[str] = ()):
+        self._tables = tables
 
     def check(self, source: Source, name: str, *path: object) -> None:
         """See `Names.check`."""
         if name in FOLLOWS:
             raise AblateError(f"{source.where(*path)}: {name} {FOLLOWS[name]}")
         for table, group in OF_TABLE.items():
-            if name in CATALOGUE and CATALOGUE[name].group == group and self.table != table:
+            if name in CATALOGUE and CATALOGUE[name].group == group and table not in self._tables:
                 what = {
                     "finetune": "fine-tuning; add a table [finetune] with the task",
                     "start": "given weights; add a table [start] with `from`",
@@ -109,6 +114,8 @@ class TransformerNames:
         if name == PRESET:
             preset(raw)
             return raw
+        if name == "tokens" and "start" in self._tables and number(name, raw) == 0:
+            return 0  # given weights are evaluated at once
         return field_value(name, raw)
 
     def level(self, name: str, raw: object) -> str:
@@ -117,7 +124,10 @@ class TransformerNames:
         return CATALOGUE[name].canonical(raw) if has_levels else label(raw)
 
     def tuned(self, name: str) -> tuple[type | None, bool]:
-        """See `Names.tuned`: numbers that decide no size, and own fields of components."""
+        """See `Names.tuned`: numbers that decide no size, and own fields of components.
+
+        A search for a learning rate may leave the range of the file.
+        """
         numbers = {
             other: own.type if own else float
             for other in settable()
@@ -126,7 +136,7 @@ class TransformerNames:
             if (own and own.type in (int, float)) or field_info(other).annotation is float
         }
         if name in numbers:
-            return numbers[name], CATALOGUE[name].field is None
+            return numbers[name], CATALOGUE[name].field is None or name == "finetune_lr"
         if name in settable():
             raise AblateError(
                 f"[tune] cannot find {name}; it may find {', '.join(numbers)}, or a number that a"
@@ -141,29 +151,6 @@ class TransformerNames:
     def fields(self, name: str, raw: object) -> Mapping[str, object] | None:
         """See `Names.fields`."""
         return raw if isinstance(raw, dict) else None
-
-
-class FinetuneNames(TransformerNames):
-    """The fields of a transformer and of its fine-tuning; see `Names`."""
-
-    table = "finetune"
-
-    def tuned(self, name: str) -> tuple[type | None, bool]:
-        """See `Names.tuned`: a search for a learning rate may leave the range of the file."""
-        number_type, leaves = super().tuned(name)
-        return number_type, leaves or name == "finetune_lr"
-
-
-class StartNames(TransformerNames):
-    """The fields of a transformer that starts from given weights; see `Names`."""
-
-    table = "start"
-
-    def value(self, name: str, raw: object) -> Any:
-        """See `Names.value`: a run may train on no tokens."""
-        if name == "tokens" and number(name, raw) == 0:
-            return 0
-        return super().value(name, raw)
 
 
 class FreeNames:

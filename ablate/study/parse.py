@@ -25,7 +25,7 @@ from ablate.study.design import DESIGNS, MAX_CELLS, MAX_RUNS, PARTWISE, count
 from ablate.study.imported import ImportedNames
 from ablate.study.levels import Factors, fields_of, parse_factors, sets
 from ablate.study.model import Crossed, Fields, Study, Tune, TwoStage, tuned_field
-from ablate.study.names import OF_TABLE, FinetuneNames, Names, StartNames, TransformerNames
+from ablate.study.names import OF_TABLE, Names, TransformerNames
 from ablate.study.presets import applied
 from ablate.study.source import Source, located
 from ablate.study.tables import validated
@@ -104,9 +104,7 @@ def parse(text: str, path: Path) -> Study:
     file = _read(source)
     command, at = _command(source, file)
     own = command is not None or file.imported is not None
-    names: Names = TransformerNames() if file.finetune is None else FinetuneNames()
-    if file.start is not None:
-        names = StartNames()
+    names: Names = TransformerNames([one for one in OF_TABLE if getattr(file, one) is not None])
     if own:
         names = CommandNames() if command else ImportedNames()
     use = () if own else _use(source, file)  # before levels are looked up
@@ -186,16 +184,11 @@ def parse(text: str, path: Path) -> Study:
 def _command(source: Source, file: StudyFile) -> tuple[Command | None, str]:
     """Return [command], and `at` of [command] or [imported]; refuse tables without effect there."""
     if file.command is None and file.imported is None:
-        if file.start is not None:
-            for key, written in (
-                ("finetune", "[finetune]"),
-                *([("match", "[match]")] if file.match.get("by") != "steps" else []),
-            ):
-                if getattr(file, key):
-                    raise AblateError(
-                        f"{source.where(key)}: {written} cannot be combined with [start]"
-                        f" ({source.where('start')}); remove one of them"
-                    )
+        if file.start is not None and file.match and file.match.get("by") != "steps":
+            raise AblateError(
+                f"{source.where('match')}: [match] solves a width, which given weights"
+                f" ({source.where('start')}) decide; remove it, or match flops by steps"
+            )
         if file.finetune is not None and file.run:
             raise AblateError(
                 f"{source.where('run')}: [run] has no effect beside [finetune]: the weights of"
