@@ -28,6 +28,7 @@ from ablate.kinds import Context, Job
 from ablate.kinds.transformer import Transformer
 from ablate.model.transformer import model_of
 from ablate.plan import Plan, plan
+from ablate.plan.tiny import tiny
 from ablate.study import load
 from ablate.train import start
 from ablate.trained import hugging_face, prune
@@ -471,6 +472,24 @@ def test_what_has_no_meaning_is_refused_in_one_line(
     with pytest.raises(AblateError) as error:
         planned(folder, **given)
     assert re.search(said, str(error.value)) and "\n" not in str(error.value)
+
+
+def test_the_size_of_given_weights_cannot_shrink(folder: Path) -> None:
+    with pytest.raises(AblateError, match=r"the weights of \[start\] decide their size"):
+        tiny(planned(folder).study)
+
+
+def test_a_run_from_given_weights_can_be_saved_again(folder: Path, tmp_path: Path) -> None:
+    keep = '[run]\nkeep = "final"'
+    made = planned(folder, more=keep)
+    outcome, said = train(made, tmp_path / "ablate.db")
+    assert outcome.exit_code == 0, said
+    run = next(one.run for one in made.runs if one.cell == "drop_blocks=[0]")
+    model = library.load_model(run.key[:12], tmp_path / "ablate.db")
+    hugging_face.save(model, tmp_path / "out")
+    again = library.load_model(tmp_path / "out")
+    assert again.config.n_layer == 2
+    torch.testing.assert_close(again(tokens()), model(tokens()), atol=1e-5, rtol=1e-5)
 
 
 def test_fields_of_a_start_need_the_table(folder: Path) -> None:

@@ -26,6 +26,7 @@ class Starts:
     study: Study
     locations: dict[str, str] = field(default_factory=dict)
     _found: dict[str, Any] = field(default_factory=dict)
+    _by_hash: dict[str, Any] = field(default_factory=dict)
     # what is said of a model, and of the cells that take from it alike
     _lines: dict[str, None] = field(default_factory=dict)
     _fits: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
@@ -52,6 +53,7 @@ class Starts:
             "batch_tokens": max(1, default // n_ctx) * n_ctx,
             "start_hash": given.hash,
             **named,
+            "start_from": given.path.name,
             "n_layer": n_layer - len(named.get("drop_blocks", ())),
         }
 
@@ -61,7 +63,7 @@ class Starts:
         Raises:
             AblateError: The tokenizer has more tokens than the given model.
         """
-        n: int = self._source(named["start_from"]).run.config.n_vocab
+        n: int = self._by_hash[named["start_hash"]].run.config.n_vocab
         if n_tokenizer > n:
             raise AblateError(
                 f"tokenizer = {written(named.get('tokenizer'))}: it has {n_tokenizer:,} tokens, and"
@@ -83,7 +85,7 @@ class Starts:
 
         if not config.part("start").given:
             return
-        fit = start.fit(self._source(config.start_from).run.config, config)
+        fit = start.fit(self._by_hash[config.start_hash].run.config, config)
         label = ", ".join(f"{factor}={level}" for factor, level in chosen.items())
         said = (
             *([f"new, of random weights: {listed(fit.new, most=6)}"] if fit.new else []),
@@ -116,5 +118,6 @@ class Starts:
                 path = sources.absolute(name, self.study.path.parent)
                 self._found[name] = found = start.source(path)
             self.locations[found.hash] = str(path)
+            self._by_hash[found.hash] = found
             self._lines[f"Runs start from the weights of {name} (SHA-256 {found.hash[:12]})"] = None
         return self._found[name]

@@ -30,7 +30,7 @@ _GATED = {"swiglu": "silu"}
 _ALIASES = {"gelu_pytorch_tanh": "gelu_new", "swish": "silu"}  # other names of one function
 # Fields that do not change the function from tokens to logits, or of which any value can be saved.
 # All other fields have their default, or a value that an architecture names.
-_FREE_GROUPS = ("training", "data")
+_FREE_GROUPS = ("training", "data", "start")
 _FREE = (
     *("n_layer", "n_layer_encoder", "d_model", "d_mlp", "n_head", "n_kv_head", "d_head", "n_ctx"),
     *("n_vocab", "norm_epsilon", "rope_theta", "rope_share", "dropout", "init", "tie_embeddings"),
