@@ -118,7 +118,8 @@ class RunConfig(BaseModel):
     split: str = ""  # of the corpus, for readers; no part of the key
     tokenizer_hash: str = ""
 
-    steps: int = Limits(1000, ge=1)
+    start: Choice = "random"
+    steps: int = Limits(1000, ge=0)  # 0: given weights are evaluated at once
     batch_tokens: int = Limits(8192, ge=1, le=1 << 32)
     optimiser: Choice = "adamw"
     lr: float = Limits(1e-3, gt=0, allow_inf_nan=False)
@@ -269,6 +270,8 @@ class RunConfig(BaseModel):
         for name in ("corpus", "tokenizer"):
             if getattr(self, f"{name}_hash"):
                 fields.pop(name, None)
+        if fields.get("start_hash"):
+            fields.pop("start_from", None)
         if self.code:
             fields["code"] = code.identity(self.code)
         revisions = {one.factor: one.revision(self) for one in self.parts}

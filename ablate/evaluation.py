@@ -25,6 +25,8 @@ TASK_FINALS = {
     "pretraining_loss": True,
     "forgetting": True,
 }
+# metric on the texts that are tested → the same on those of a validation part, where there is one
+VALIDATION = {"task_loss": "validation_loss", "task_accuracy": "validation_accuracy"}
 FILLED_IN = ("probe_csv_hash", "own")  # what no study file sets
 # tokens of the copy probe for each held-out token that an evaluation reads
 COPY_SHARE = 1 / 8

@@ -171,6 +171,20 @@ _ROWS = (
         task=True,
     ),
     Metric(
+        "validation_loss",
+        "min",
+        "nats per text",
+        "`task_loss` on the validation part of a task that has a test part too, for [tune]",
+        task=True,
+    ),
+    Metric(
+        "validation_accuracy",
+        "max",
+        "share",
+        "`task_accuracy` on the validation part of a task that has a test part too, for [tune]",
+        task=True,
+    ),
+    Metric(
         "pretraining_loss",
         "min",
         "nats per token",

@@ -166,15 +166,21 @@ def memory_bytes(
     per_token = sizes.recomputed_bytes_per_token if recompute else sizes.activation_bytes_per_token
     if per_token is None:
         return None
-    return pack * (
-        sizes.state_bytes + (micro_batch or config.batch_size) * config.n_ctx * per_token
-    )
+    at_once = micro_batch or batch(config)
+    return pack * (sizes.state_bytes + at_once * config.n_ctx * per_token)
+
+
+def batch(config: RunConfig) -> int:
+    """Return the sequences of an optimiser step: windows of a text, or the texts of a task."""
+    n: int = config.part("method").batch(config)
+    return n
 
 
 def score_bytes(config: RunConfig) -> int:
     """Return the part of one run's `memory_bytes` that is kept for the scores of every key."""
     numbers: int = config.part("score").numbers(config)
-    return config.n_layer * int(config.part("precision").product) * config.batch_tokens * numbers
+    tokens = batch(config) * config.n_ctx
+    return config.n_layer * int(config.part("precision").product) * tokens * numbers
 
 
 def _parts(config: RunConfig) -> Parts:

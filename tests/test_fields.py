@@ -17,8 +17,8 @@ from ablate.kinds.transformer import run_of
 
 # decide what is read, not what is done with it
 TEXT = ("corpus", "corpus_hash", "split", "tokenizer", "tokenizer_hash", "code")
-# of another kind of run: tests/test_finetune.py
-TASK = {name for name, row in CATALOGUE.items() if row.group == "fine-tuning"}
+# of studies with a table of their own: tests/test_finetune.py, tests/test_start.py
+TASK = {name for name, row in CATALOGUE.items() if row.group in ("fine-tuning", "start")}
 MASKED = {"objective": "masked"}
 BESIDE: dict[str, dict[str, Any]] = {  # what a field needs to have a meaning
     "mlm_head_transform": MASKED,

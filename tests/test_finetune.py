@@ -246,6 +246,21 @@ def test_a_loss_that_is_not_finite_ends_a_run_as_diverged() -> None:
     assert np.isnan(events.finals()["task_accuracy", 0])
 
 
+@pytest.mark.parametrize(("lr", "status"), [(1e-3, "complete"), (3.0, "diverged")])
+def test_a_last_update_that_ruins_a_finite_loss_ends_a_run_as_diverged(
+    lr: float, status: str
+) -> None:
+    given = {"n_class": 2, "finetune_steps": 1, "finetune_batch": 8}
+    of = config(method="full", finetune_lr=lr, warmup=0.0, grad_clip=0.0, **given)
+    training, events = finetuned(of)
+    with torch.no_grad():
+        after = training._losses(training._batch(0)).mean().item()
+    before = events.series("train_loss")[1]
+    assert np.isfinite(after) and bool(after - before > np.log(2)) is (status == "diverged")
+    assert events.end["status"] == status and events.end["step"] == 1
+    assert bool(np.isnan(events.finals()["task_loss", 0])) is (status == "diverged")
+
+
 # -- tasks -----------------------------------------------------------------------------------------
 
 
@@ -273,6 +288,44 @@ def test_a_column_says_what_is_held_out(tmp_path: Path) -> None:
     rows = [(f"line {k}", "ab"[k % 2], ["train", "Test", "val"][k // 2 % 3]) for k in range(24)]
     found = labels.task(table(tmp_path / "t.csv", rows, ("text", "label", "split")))
     assert found.fitted.tolist() == [row[2] == "train" for row in rows]
+
+
+def test_a_validation_part_is_apart_where_there_is_a_test_part(tmp_path: Path) -> None:
+    rows = [(f"line {k}", "ab"[k % 2], ["train", "test", "val"][k // 2 % 3]) for k in range(24)]
+    sides = [row[2] for row in rows]
+    found = labels.task(table(tmp_path / "t.csv", rows, ("text", "label", "split")))
+    assert found.validation.tolist() == [side == "val" for side in sides]
+    assert found.counts.tolist() == [[4, 4], [4, 4]]
+    alone = [(*row[:2], row[2].replace("test", "train")) for row in rows]
+    found = labels.task(table(tmp_path / "t.csv", alone, ("text", "label", "split")))
+    assert not found.validation.any() and found.counts.tolist() == [[4, 4], [8, 8]]
+
+
+@pytest.mark.parametrize("columns", [("split",), ("document",), ()], ids=str)
+def test_a_text_that_is_held_out_is_not_trained_on(
+    tmp_path: Path, columns: tuple[str, ...]
+) -> None:
+    """Every text stands twice, under one label and another, in another part and document."""
+    parts = ["train", "validation", "test"]
+    rows = [
+        (f"line {k // 2}" + " " * (k % 4 == 3), "ab"[k // 2 * k % 2], part, f"book {k}")
+        for k in range(240)
+        for part in [parts[k // (3 if k % 2 else 1) % 3]]
+    ]
+    kept = ["text", "label", *columns]
+    where = [("text", "label", "split", "document").index(name) for name in kept]
+    found = labels.task(table(tmp_path / "t.csv", [[row[k] for k in where] for row in rows], kept))
+    tested = ~found.fitted & ~found.validation
+    texts = [{one.strip() for one, on in zip(found.texts, side, strict=True) if on}
+             for side in (found.fitted, found.validation, tested)]  # fmt: skip
+    assert not texts[0] & texts[1] and not (texts[0] | texts[1]) & texts[2]
+    assert set().union(*texts) == {f"line {k}" for k in range(120)}
+    pairs = list(zip(found.texts, found.classes.tolist(), strict=True))
+    assert len(set(pairs)) == len(pairs)
+    assert found.n_left_out
+    if "split" in columns:
+        of_test = {row[0].strip() for row in rows if row[2] == "test"}
+        assert texts[2] == of_test, "what is held out is as the file says"
 
 
 def test_a_text_with_two_labels_lies_on_one_side(tmp_path: Path) -> None:
@@ -380,6 +433,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "lora_rank has no effect",
     ),
     "twice": ({"finetune": 'method = "full"'}, "method is set both here and by factor"),
+    "no validation part": ({"metric": "validation_loss"}, "both a validation part and a test part"),
     "unknown": ({"finetune": "label = 3"}, "key of .finetune. 'label'.*labels"),
     "one example": (
         {"rows": [*texts(), ("odd", "rare")]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from cli_helpers import Run
-from finetune_study import BASE, folder_of, planned, table, train
+from finetune_study import BASE, folder_of, planned, table, texts, train
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from ablate import report, store
@@ -18,6 +19,7 @@ from ablate.kinds import Context, Job
 from ablate.kinds.finetune import Finetune
 from ablate.kinds.transformer import Transformer
 from ablate.plan import plan
+from ablate.report import method as method_section
 from ablate.report import overview
 from ablate.study import load
 from ablate.train import weights
@@ -105,6 +107,46 @@ def test_a_report_judges_the_learning_rate_on_the_task(tmp_path: Path) -> None:
             data = report.gather(opened, name)
         badges = {badge.text for badge in overview.badges(data)}
         assert ("learning rate not tuned" in badges) is said, name
+
+
+def test_a_rate_is_chosen_on_the_validation_part_and_the_test_part_is_reported(
+    tmp_path: Path,
+) -> None:
+    folder, db = folder_of(tmp_path), tmp_path / "ablate.db"
+    sides = ["train", "train", "validation", "test"]
+    split = [(*row, sides[k // 2 % 4]) for k, row in enumerate(texts())]
+    table(folder / "task.csv", split, ("text", "label", "split"))
+    methods = 'method = ["full", "head"]\n[tune]\nfinetune_lr = [1e-3, 1e-1]\npoints = 3\nseeds = 1'
+    made = planned(folder, f'{methods}\nper = "cell"', metric="task_loss", steps=3)
+    assert made.about == (
+        "Task task.csv: 32 texts to train on, 14 held out, 14 of a validation part, on which [tune]"
+        " decides",
+    )
+    outcome, printed = train(made, db)
+    assert outcome.exit_code == 0, printed
+    values = {
+        name: rows(
+            db,
+            "SELECT cell, finetune_lr, value FROM all_runs JOIN final ON run_id = run"
+            f" WHERE role = 'tune' AND name = '{name}' ORDER BY cell, finetune_lr",
+        )
+        for name in ("validation_loss", "task_loss")
+    }
+    assert values["validation_loss"] != values["task_loss"]
+    for cell, evidence in rows(
+        db, "SELECT label, evidence FROM decision JOIN cell ON cell.id = cell_id"
+    ):
+        read = json.loads(evidence)
+        of_cell = {lr: value for one, lr, value in values["validation_loss"] if one == cell}
+        assert read["metric"] == "validation_loss"
+        assert read["values"] == [[of_cell[lr] for lr in read["rates"]]]
+    reported = rows(db, "SELECT metric, value FROM runs JOIN final ON run_id = run"
+                        " WHERE name = 'task_loss'")  # fmt: skip
+    assert reported and all(metric == value for metric, value in reported)
+    with store.open(str(db)) as opened:
+        text = report.gather(opened, "tuned")
+    said = " ".join(" ".join(method_section.paragraphs(text)).split())
+    assert "the results are those on its test part" in said
 
 
 def failing(old: Callable[..., None]) -> Callable[..., None]:

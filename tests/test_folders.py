@@ -19,6 +19,7 @@ import ablate as library
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.kinds import Run as OneRun
+from ablate.model.position import T5Bias
 from ablate.model.transformer import model_of
 from ablate.train.weights import About
 from ablate.trained import Model, hugging_face
@@ -205,6 +206,22 @@ def test_an_encoder_decoder_is_saved_and_read(
         again = library.load_model(tmp_path / "out")
         torch.testing.assert_close(again(tokens, source), expected, atol=1e-5, rtol=1e-5)
     assert theirs.config.decoder_start_token_id == 49  # the objective's last token begins a target
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["decoder", "encoder"])
+def test_a_folder_is_compared_in_all_buckets_of_a_t5(
+    both: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made("t5").save_pretrained(tmp_path)
+    bucket = T5Bias.bucket
+
+    def wrong(self: T5Bias, distance: Tensor) -> Tensor:
+        found = bucket(self, distance)
+        return torch.where(distance <= -120, 0, found) if self.both is both else found
+
+    monkeypatch.setattr(T5Bias, "bucket", wrong)
+    with pytest.raises(AblateError, match="computes different logits"):
+        library.load_model(tmp_path)
 
 
 def test_a_t5_with_a_short_context_is_refused(tmp_path: Path) -> None:

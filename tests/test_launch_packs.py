@@ -6,6 +6,7 @@ import pytest
 
 from ablate import sizes
 from ablate.config import RunConfig
+from ablate.kinds import Run
 from ablate.kinds.transformer import run_of, shape
 from ablate.launch import packs
 from ablate.launch.devices import Device
@@ -72,6 +73,21 @@ def test_what_ran_out_of_memory_becomes_smaller(monkeypatch):
         (1, 8, False),
         (1, 2, True),
     ]
+
+
+def test_a_fine_tuned_run_is_alone_and_its_batch_is_that_of_its_task():
+    """Of 4 texts where the pre-training has 32 sequences, and the other way round."""
+    for texts, pretraining in ((4, 32), (32, 4)):
+        fields = {"method": "full", "n_class": 2, "finetune_batch": texts}
+        config = RunConfig(**LARGE.model_dump() | {"batch_tokens": pretraining * 1024} | fields)
+        task = Run("finetune", config.model_dump(mode="json", exclude={"seed"}))
+        plain = LARGE.model_copy(update={"batch_tokens": texts * 1024})
+        assert sizes.memory_bytes(config) == sizes.memory_bytes(plain) == task.cost.bytes
+        assert packs.size(task, H100, 0) == (1, 0, False)
+        assert packs.size(task, H100, 1) == (1, texts // 4, False)
+        room = int(sizes.memory_bytes(plain) / packs.MEMORY_SHARE)
+        assert packs.size(task, Device("cuda:0", room + 2, 8), 0) == (1, 0, False)
+        assert packs.size(task, Device("cuda:0", room - 2, 8), 0).micro_batch == texts // 4
 
 
 @pytest.mark.parametrize(

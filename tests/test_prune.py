@@ -23,12 +23,12 @@ from ablate.data.batches import gather, held_out_starts
 from ablate.errors import AblateError
 from ablate.kinds import Run as OneRun
 from ablate.model.transformer import model_of
-from ablate.stats.text import independent
+from ablate.stats.text import independent, over_windows
 from ablate.text import corpora, tokenizers
 from ablate.train import weights
 from ablate.train.weights import About
 from ablate.trained import Model, load_model
-from ablate.trained.prune import Part, Pruned, over_windows, prune
+from ablate.trained.prune import Part, Pruned, prune
 
 SIZES = {"n_layer": 2, "d_model": 16, "n_head": 4, "d_mlp": 24, "n_ctx": 16, "n_vocab": 256}
 BUDGET = 16 * 24  # tokens: 24 windows

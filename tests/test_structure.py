@@ -19,6 +19,8 @@ LATER = {
     "kinds/finetune.py": "ablate.train.finetune",
     "sizes.py": "ablate.model.measure",
     "plan/check.py": "ablate.train",
+    "plan/starting.py": "ablate.train",
+    "train/start.py": "ablate.trained",
 }
 HEAVY = {
     "torch": ORDER.index("draws"),

@@ -14,6 +14,7 @@ from ablate import stats
 from ablate.analysis import paired, records
 from ablate.analysis.cells import of_variance
 from ablate.analysis.data import StudyData
+from ablate.stats.text import over_windows
 from ablate.study import values
 
 # ratio of the two arms' standard deviations over seeds from which on it is a finding
@@ -98,17 +99,25 @@ def _new_text(
 ) -> dict[str, Any]:
     """Return the interval for new seeds and new text, from losses of the same windows.
 
-    What the contrast's own interval has beyond that of independent seeds is added.
+    What the contrast's own interval has beyond that of independent seeds is added. Where seeds
+    change no window, as in models that are evaluated without training, it is one for new text.
     """
     arm, baseline = (data.windows.get(row[name]) for name in ("cell", "baseline"))
     unknown = {"text_lo": math.nan, "text_hi": math.nan}
-    if arm is None or baseline is None or verdict in ("untrained", "unknown"):
+    if arm is None or baseline is None or verdict == "untrained":
         return unknown
     counted = paired.counted(pairs).dropna().index
     difference = (arm - baseline).reindex(counted).dropna(how="all").dropna(axis="columns")
     if difference.shape[1] < 2 or len(difference) < len(counted):
         return unknown  # runs of an earlier version have no windows
-    one = stats.seed_by_text(difference.to_numpy(float))
+    values = difference.to_numpy(float)
+    if verdict == "unknown":
+        if len(values) < 2 or (values != values[0]).any():
+            return unknown
+        _, effect = over_windows(values[0])
+        half = (effect.hi - effect.lo) / 2
+        return {"text_lo": row["mean"] - half, "text_hi": row["mean"] + half}
+    one = stats.seed_by_text(values)
     # what the contrast's own noise has beyond that of independent seeds: choices, pilot, crossing
     beyond = ((row["hi"] - row["lo"]) / 2) ** 2 - ((one.seed_hi - one.seed_lo) / 2) ** 2
     half = math.sqrt(((one.hi - one.lo) / 2) ** 2 + max(beyond, 0.0))
@@ -221,7 +230,8 @@ def _failures(
 
 def _mismatch(sizes: pd.DataFrame, which: Mapping[str, Any]) -> Iterator[records.Mismatch]:
     if which["cell"] in sizes.index and which["baseline"] in sizes.index:
-        ratio = dict(sizes.loc[which["cell"]] / sizes.loc[which["baseline"]] - 1)
+        one, other = sizes.loc[which["cell"]], sizes.loc[which["baseline"]]
+        ratio = dict((one / other - 1).where(one != other, 0.0))  # of no FLOPs, too
         relative: dict[str, Any] = {name: float(ratio[SIZES[name]]) for name in SIZES}
         yield records.Mismatch(**which, **relative)
 

@@ -139,12 +139,16 @@ NEAR = 0.01  # of the unigram loss: a run that ends nearer has learnt no more th
 def near_unigram(finals: pd.DataFrame) -> pd.DataFrame:
     """Return cell, seed, loss, unigram_loss and `near` of the runs that have both losses.
 
-    `near`: whether the loss is at least 99% of that of the training text's token frequencies.
+    Runs that were not to learn, as they were evaluated at once, are left out. `near`: whether the
+    loss is at least 99% of that of the training text's token frequencies.
 
     Args:
         finals: As `ablate.finals` returns them.
     """
-    both = finals[finals["name"].isin(["loss", "unigram_loss"])]
+    at_once = finals[(finals["name"] == "epochs") & (finals["value"] == 0)]
+    both = finals[
+        finals["name"].isin(["loss", "unigram_loss"]) & ~finals["run"].isin(at_once["run"])
+    ]
     runs = both.pivot_table(index=["cell", "seed"], columns="name", values="value")
     runs = runs.reindex(columns=["loss", "unigram_loss"]).dropna().reset_index()
     return runs.assign(near=runs["loss"] >= (1 - NEAR) * runs["unigram_loss"])

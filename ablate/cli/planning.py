@@ -588,7 +588,7 @@ def fit(plan: Plan, slots: Sequence[Device]) -> Iterator[str]:
         size, config = packs.size(cell.run, device, oom_level=0), cell.config
         needed, whole = sizes.memory_bytes(config, *size), sizes.memory_bytes(config)
         how = f"{min(size.runs, len(plan.study.seeds))} runs at a time" if size.runs > 1 else ""
-        rows = -(-config.batch_size // device.count)
+        rows = -(-sizes.batch(config) // device.count)
         if size.micro_batch and (size.micro_batch < rows or size.recompute):
             how = (
                 f"in micro-batches of {size.micro_batch} of {rows} sequences"

@@ -76,6 +76,9 @@ def _parts(run: RunDetails) -> Iterator[RenderableType]:
     if run.parent:
         number, status = run.parent
         yield f"Starts from the weights of run {number} ({status})"
+    if run.fields.get("start_hash"):
+        where, of = printable(str(run.fields["start_from"])), run.fields["start_hash"]
+        yield f"Starts from the weights of {where} (SHA-256 {of[:12]})"
     if run.children:
         yield f"Runs that start from its weights: {listed(run.children)}"
     sizes = (

@@ -15,6 +15,7 @@ from ablate.components import (
     norm,
     objective,
     position,
+    starting,
     tokenizer,
     training,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "norm",
     "objective",
     "position",
+    "starting",
     "tokenizer",
     "training",
 ]

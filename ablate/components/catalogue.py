@@ -345,6 +345,10 @@ _ROWS = (
     Factor("corpus_hash", "data", "SHA-256 of the text; filled in."),
     Factor("split", "data", "How held-out text was chosen, for readers; filled in."),
     Factor("tokenizer_hash", "data", "SHA-256 of the tokenizer; filled in."),
+    # -- start -------------------------------------------------------------------------------------
+    Factor(
+        "start", "start", "Weights that a run starts from; for studies with [start].", choice=True
+    ),
     # -- training ----------------------------------------------------------------------------------
     Factor("steps", "training", "Optimiser steps; follows from tokens, tokens_per_param or flops."),
     Factor("batch_tokens", "training", "Tokens per optimiser step."),

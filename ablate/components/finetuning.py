@@ -27,6 +27,7 @@ TASK_FIELDS = (
     ),
     Field("task_hash", str, "", "SHA-256 of the task's file; filled in."),
     Field("n_class", int, 0, "Classes of the task; filled in."),
+    Field("n_validation", int, 0, "Texts of the task's validation part; filled in."),
     Field("labels", int, 0, "Number of labelled texts to train on; 0 for all.", GPT),
     Field("finetune_steps", int, 200, "Optimiser steps on the task."),
     Field("finetune_lr", float, 1e-3, "Peak learning rate on the task."),
@@ -74,9 +75,18 @@ class Method(Component):
                 " blocks; use a causal one, with method = 'full', 'head' or 'scratch'"
             )
 
+    def revision(self, config: Config) -> int:
+        """1 for a file: an earlier version trained on texts that were also held out."""
+        return int(bool(getattr(config, "task_hash", "")))
+
     def sizes(self, config: Config, width: int) -> Counts:
         """See `Component.sizes`: `added` is in no pre-trained model."""
         return Counts()
+
+    def batch(self, config: Config) -> int:
+        """Return the sequences of an optimiser step of a run with this level."""
+        n: int = config.finetune_batch if self.finetunes else config.batch_size
+        return n
 
     def added(self, config: Config) -> int:
         """Return the parameters that it adds to the pre-trained model, without the classifier."""

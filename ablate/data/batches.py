@@ -116,7 +116,7 @@ def compact(tokens: np.ndarray, starts: np.ndarray, span: int) -> tuple[np.ndarr
     """Return the windows of `span` tokens at `starts` end to end, and their new starts."""
     used, index = np.unique(starts, return_inverse=True)
     return (
-        np.concatenate([tokens[start : start + span] for start in used]),
+        np.concatenate([tokens[:0], *(tokens[start : start + span] for start in used)]),
         index.reshape(starts.shape) * span,
     )
 

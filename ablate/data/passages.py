@@ -39,6 +39,8 @@ class Passages:
         fitted: Whether a probe is fitted on a passage, else tested; [P] bool.
         lengths: Tokens of each passage, [P] int; None where all have T.
         chance: Accuracy of always choosing the class that most fitted passages have; NaN: unknown.
+        validation: Whether a passage that is not fitted is for decisions, and not tested; [P] bool,
+            None for none.
     """
 
     inputs: Tensor
@@ -46,6 +48,7 @@ class Passages:
     fitted: np.ndarray
     lengths: np.ndarray | None = None
     chance: float = math.nan
+    validation: np.ndarray | None = None
 
     def rows(self, n: int, among: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """Yield the numbers of passages, up to `n` of similar length at a time.
@@ -194,7 +197,7 @@ def _of_texts(
     inputs = torch.zeros(len(encoded), int(lengths.max()), dtype=torch.int32)
     for row, tokens, length in zip(inputs, encoded, lengths, strict=True):
         row[:length] = torch.tensor(list(tokens[:length]))
-    return Passages(inputs, found.classes, found.fitted, lengths, found.chance)
+    return Passages(inputs, found.classes, found.fitted, lengths, found.chance, found.validation)
 
 
 def _choose(

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablate import outside, sizes, text
-from ablate.evaluation import TASK_FINALS, Evaluation
+from ablate.components import CATALOGUE
+from ablate.evaluation import TASK_FINALS, VALIDATION, Evaluation
 from ablate.kinds import Context, Cost, Fields, Job, Run
 from ablate.kinds.transformer import Transformer, configured
 
@@ -29,7 +30,9 @@ class Finetune(Transformer):
         if fields["task_hash"]:
             content.pop("task", None)
         if not configured(fields).part("method").starts:
-            content = {key: one for key, one in content.items() if key not in _OF_PRETRAINING}
+            given = {name for name, row in CATALOGUE.items() if row.group == "start"}
+            left_out = given.union(_OF_PRETRAINING)
+            content = {key: one for key, one in content.items() if key not in left_out}
         return content
 
     def cost(self, fields: Fields) -> Cost:
@@ -41,16 +44,13 @@ class Finetune(Transformer):
         pretrained, size = sizes.count(config), sizes.finetuned(config)
         tokens = config.finetune_steps * config.finetune_batch * config.n_ctx
         per_token = pretrained.flops_per_token
-        kept = pretrained.activation_bytes_per_token
         return Cost(
             steps=config.finetune_steps,
             params=size.params,
             params_body=pretrained.body,
             tokens=tokens,
             flops=None if per_token is None else 3.0 * per_token * tokens,
-            bytes=None
-            if kept is None
-            else pretrained.state_bytes + config.finetune_batch * config.n_ctx * kept,
+            bytes=sizes.memory_bytes(config),
         )
 
     def parent(self, run: Run) -> Run | None:
@@ -69,7 +69,9 @@ class Finetune(Transformer):
     def finals(self, fields: Fields, evaluation: Evaluation) -> list[tuple[str, float]]:
         """Return the finals on the task, and what was forgotten of the pre-training."""
         forgets = configured(fields).part("method").starts
-        return [(name, 0.0) for name, of_parent in TASK_FINALS.items() if forgets or not of_parent]
+        names = [name for name, of_parent in TASK_FINALS.items() if forgets or not of_parent]
+        names += VALIDATION.values() if fields.get("n_validation") else ()
+        return [(name, 0.0) for name in names]
 
     def train(self, job: Job, context: Context) -> None:
         """Load text and task of a job and train it. Imports torch."""

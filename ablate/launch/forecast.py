@@ -139,7 +139,8 @@ def _speed(
 ) -> float:
     """Tokens a second of a pack, all members together, in the last stretch that was timed."""
     runs = tuple(
-        run_of(config.model_copy(update={"steps": min(STEPS, config.steps)})) for config in configs
+        run_of(config.model_copy(update={"steps": min(STEPS, config.steps or STEPS)}))
+        for config in configs
     )
     speeds = [0.0]
 

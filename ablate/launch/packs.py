@@ -43,14 +43,16 @@ def capacity(config: RunConfig, device: Device) -> int:
     """Return how many runs of this shape train together on a device.
 
     Limited by its memory, and by the number beyond which throughput does not increase; 1 where
-    either is unknown, or a part of the model does not serve a pack, or for several devices.
+    either is unknown, a part of the model does not serve a pack, the run is fine-tuned, or for
+    several devices.
     """
-    if not device.name.startswith("cuda") or device.count > 1:
+    alone = device.count > 1 or config.part("method").finetunes
+    if not device.name.startswith("cuda") or alone:
         return 1
-    flops, one = sizes.train_flops(config), sizes.memory_bytes(config)
+    flops, one = sizes.count(config).flops_per_token, sizes.memory_bytes(config)
     if flops is None or one is None or sizes.alone(config):
         return 1
-    useful = min(LARGEST, max(1, round(SATURATION * config.steps / flops)))
+    useful = min(LARGEST, max(1, round(SATURATION / (3 * flops * config.batch_tokens))))
     return max(1, min(useful, int(MEMORY_SHARE * device.memory / one)))
 
 
@@ -71,7 +73,7 @@ def size(run: Run, device: Device, oom_level: int, *, last: bool = False) -> Siz
     if not isinstance(config, RunConfig):
         return Size(1)
     full = capacity(config, device)
-    rows = -(-config.batch_size // device.count)
+    rows = -(-sizes.batch(config) // device.count)
     few, fewer = -(-rows // 4), -(-rows // 16)
     quarter = [Size(-(-full // 4))] if full > 1 else []
     whole = Size(full, rows if device.count > 1 else 0)

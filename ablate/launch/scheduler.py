@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ablate import sizes
 from ablate.launch import packs
 from ablate.launch.executor import Slot
 from ablate.launch.packs import Size
@@ -45,7 +46,7 @@ class Pack:
         if not self.size.micro_batch:
             return f"{len(self.runs)} run{'s' if len(self.runs) > 1 else ''} at a time"
         again = ", and blocks recomputed in the backward pass" if self.size.recompute else ""
-        batch, n = self.runs[0].run.config.batch_size, self.slot.device.count
+        batch, n = sizes.batch(self.runs[0].run.config), self.slot.device.count
         each = f" on each of {n} devices" if n > 1 else ""
         return f"{self.size.micro_batch} of {batch} sequences in memory at once{each}{again}"
 

@@ -13,7 +13,7 @@ from ablate.evaluation import LABELLED, PROBE_SPAN, Evaluation, copied, n_scored
 from ablate.plan.model import Cell, Contrast, Text
 from ablate.plan.resolve import meaningful
 from ablate.study import Study
-from ablate.study.names import FINETUNING
+from ablate.study.names import OF_TABLE
 from ablate.study.source import Source
 from ablate.text import counted, of
 from ablate.text.readers import TABLES
@@ -77,7 +77,8 @@ def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str
                 f"{other} = {' or '.join(map(repr, levels))}"
                 for other, levels in CATALOGUE[name].needs.items()
             )
-            table = "finetune" if CATALOGUE[name].group == FINETUNING else "base"
+            tables = {group: table for table, group in OF_TABLE.items()}
+            table = tables.get(CATALOGUE[name].group, "base")
             yield (
                 f"{source.where(table, name)}: {name} has no effect in any cell: it needs {needs}"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ablate.errors import AblateError
@@ -142,4 +143,6 @@ def _of_pair(cell: Cell, baseline: Cell) -> Iterator[Confound]:
 
 def _difference(value: float | None, baseline: float | None) -> float:
     """Return the relative difference, 0 if either is unknown."""
-    return 0.0 if value is None or baseline is None else value / baseline - 1
+    if value is None or baseline is None or value == baseline:
+        return 0.0
+    return value / baseline - 1 if baseline else math.inf

@@ -28,7 +28,7 @@ def of_pairs(study: Study, pairs: Sequence[tuple[Cell, Cell]]) -> Iterator[Confo
 
 def shared_rate(cells: Sequence[Cell]) -> Iterator[Confound]:
     """Yield that all cells share a learning rate, where they do and none is tuned."""
-    rates = {cell.config.lr for cell in cells}
+    rates = {cell.config.lr for cell in cells if cell.config.steps}
     if len(rates) == 1:
         text = (
             f"all cells share lr = {rates.pop():g}: a disadvantage for cells that need another"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from ablate import metrics, sizes
 from ablate.errors import AblateError, unknown
+from ablate.evaluation import VALIDATION
 from ablate.kinds import Run, kind
 from ablate.plan import check, held_out
 from ablate.plan import notes as of_transformers
@@ -26,6 +28,12 @@ class FinetuneResolver(TransformerResolver):
 
     _tasks: dict[str, LabelledTexts] = field(default_factory=dict)
 
+    @property
+    def about(self) -> tuple[str, ...]:
+        """How many texts the tasks have."""
+        files = ((Path(name).name, texts) for name, texts in self._tasks.items())
+        return (*super().about, *(_sides(name, texts) for name, texts in files))
+
     def fields(self, chosen: dict[str, str]) -> Fields:
         """See `TransformerResolver.fields`; a task's file is known by its hash."""
         fields = super().fields(chosen)
@@ -34,7 +42,11 @@ class FinetuneResolver(TransformerResolver):
             names = labels.LABELS[labels.TASKS[name]].names
             return fields | {"n_class": len(names)}
         texts = self._texts_of(name)
-        return fields | {"task_hash": texts.hash, "n_class": len(texts.names)}
+        return fields | {
+            "task_hash": texts.hash,
+            "n_class": len(texts.names),
+            "n_validation": int(texts.validation.sum()),
+        }
 
     def resolve(self, chosen: dict[str, str], baseline: Run | None) -> Resolved:
         """See `TransformerResolver.resolve`.
@@ -71,6 +83,17 @@ class FinetuneResolver(TransformerResolver):
         return self._tasks[name]
 
 
+def _sides(name: str, texts: LabelledTexts) -> str:
+    """Return how many texts of a task there are to train on, to decide on, and to test on."""
+    tested, fitted = texts.counts.sum(1).tolist()
+    text = f"Task {name}: {fitted:,} texts to train on, {tested:,} held out"
+    if n := int(texts.validation.sum()):
+        text += f", {n:,} of a validation part, on which [tune] decides"
+    if n := texts.n_left_out:
+        text += f"; {n:,} rows are left out, because their text is held out"
+    return text
+
+
 def complaints(
     study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...], texts: Sequence[Text]
 ) -> Iterator[str]:
@@ -86,9 +109,12 @@ def complaints(
     for cell in cells:
         measured = [name for name, _ in cell_finals(study, cell)]
         if row.name not in measured:
+            why = "which has no pre-training"
+            if row.name in VALIDATION.values():
+                why = "whose task does not have both a validation part and a test part"
             yield (
                 f"{source.where('metric')}: metric {study.metric!r} is not measured in cell"
-                f" {cell.label!r}, which has no pre-training"
+                f" {cell.label!r}, {why}"
             )
     yield from check.complaints(study, cells, compared, texts)
 

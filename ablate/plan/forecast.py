@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ablate import sizes
 from ablate.errors import AblateError
 from ablate.evaluation import FORWARD, Evaluation
 from ablate.plan.model import Cell, Plan, before
@@ -76,5 +77,8 @@ def at_speed(plan: Plan, flops: float) -> Forecast:
             raise AblateError(
                 f"--flops: the FLOPs of {cell.label!r} are unknown; --device times the models"
             )
-        speeds[cell.label] = flops * (cell.cost.tokens or 0) / cell.cost.flops
+        if cell.cost.tokens and cell.cost.flops:
+            speeds[cell.label] = flops * cell.cost.tokens / cell.cost.flops
+        else:  # it is evaluated without training, at a third of the price of a training token
+            speeds[cell.label] = flops / (3 * (sizes.count(cell.config).flops_per_token or 1))
     return Forecast(speeds)

@@ -19,13 +19,14 @@ def final_tokens(cells: Sequence[Cell], evaluation: Evaluation) -> int | None:
     It is the largest of `STEPS` that takes at most 3% of the FLOPs of training all cells, and at
     least a million where a cell's precision is made for a GPU; a text that has fewer is read whole.
     It depends on the cells alone, not on the machine, so that a study scores the same tokens
-    wherever it is planned and run.
+    wherever it is planned and run. Cells that are evaluated without training do not count.
 
     Args:
         cells: The cells.
         evaluation: What the study file says.
     """
-    costs = [cell.cost.flops or cell.config.tokens for cell in cells]
+    trained = [cell for cell in cells if cell.config.tokens]
+    costs = [cell.cost.flops or cell.config.tokens for cell in trained]
 
     def share(n: int) -> float:
         """Cost of the final evaluations, as a share of that of training."""
@@ -35,7 +36,7 @@ def final_tokens(cells: Sequence[Cell], evaluation: Evaluation) -> int | None:
             * evaluation.final_passes(cell.config)
             * min(n, cell.held_out)
             / cell.config.tokens
-            for cost, cell in zip(costs, cells, strict=True)
+            for cost, cell in zip(costs, trained, strict=True)
         )
         return sum(read) / sum(costs)
 
@@ -43,7 +44,7 @@ def final_tokens(cells: Sequence[Cell], evaluation: Evaluation) -> int | None:
     chosen = STEPS[0] if for_gpu else 0
     longest = max(cell.held_out for cell in cells)
     for n in STEPS:
-        if max(chosen, evaluation.tokens) >= longest or share(n) > SHARE:
+        if not trained or max(chosen, evaluation.tokens) >= longest or share(n) > SHARE:
             break
         chosen = n
     return chosen if chosen > evaluation.tokens else None

@@ -29,7 +29,9 @@ def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
 
 def _short(cells: Sequence[Cell]) -> Iterator[str]:
     """The cell with the fewest steps, where they are few."""
-    few = [cell for cell in cells if cell.config.steps < FEW]
+    few = [
+        cell for cell in cells if cell.config.steps < FEW and not cell.config.part("start").given
+    ]
     if few:
         least = min(few, key=lambda cell: cell.config.steps)
         where = repr(least.label) + (f", and below {FEW} in {len(few) - 1} more" if few[1:] else "")

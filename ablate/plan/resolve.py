@@ -15,6 +15,7 @@ from ablate.kinds import Run, kind
 from ablate.plan.ladder import solve
 from ablate.plan.match import matched_d_mlp, matched_steps, measure
 from ablate.plan.model import Resolved, Text
+from ablate.plan.starting import Starts
 from ablate.study import Fields, Study
 from ablate.study.source import Source, located
 from ablate.study.values import BUDGETS, LARGEST_BUDGET
@@ -50,10 +51,18 @@ class TransformerResolver:
     # names of corpus and tokenizer → what was read
     texts: dict[tuple[str, str], Text] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    about: tuple[str, ...] = ()
+    starts: Starts = field(init=False)
     _geometries: dict[tuple[Any, ...], Fields] = field(default_factory=dict)
     # hashes of corpus and tokenizer, n_ctx: pairs that were checked
     _pairs: set[tuple[str, str, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.starts = Starts(self.study, self.sources)
+
+    @property
+    def about(self) -> tuple[str, ...]:
+        """Lines on how the runs are made."""
+        return tuple(self.starts.about())
 
     @property
     def code(self) -> tuple[Code, ...]:
@@ -81,7 +90,7 @@ class TransformerResolver:
         fields = dict(self.study.base)
         for factor, level in chosen.items():
             fields |= self.study.factors[factor][level]
-        return fields
+        return self.starts.fields(fields) if self.study.starts else fields
 
     def resolve(self, chosen: dict[str, str], baseline: Run | None) -> Resolved:
         """Resolve a combination.
@@ -110,12 +119,7 @@ class TransformerResolver:
             "split": describe.split_phrase(read.corpus, describe.describe(read.corpus)),
             "tokenizer": read.tokenizer.name,
             "tokenizer_hash": read.tokenizer.hash,
-            "n_vocab": (
-                read.tokenizer.n_vocab
-                + CATALOGUE["objective"][
-                    fields.get("objective", RunConfig.model_fields["objective"].default)
-                ].special_tokens
-            ),  # [MASK] is the last one
+            "n_vocab": self._n_vocab(fields, read),
         }
         if "params" in fields:
             fields |= self._geometry(fields)
@@ -128,6 +132,8 @@ class TransformerResolver:
             run = run.with_(steps=matched_steps(run.config, baseline.config))
         self._check_tuned(run)
         config = run.config
+        if self.study.starts:
+            self.starts.check(chosen, config)
         if config.part("objective").pairs:
             return self._of_pairs(run, read)
         longest = max(self.study.evaluation.lengths) * config.n_ctx
@@ -137,6 +143,13 @@ class TransformerResolver:
         held_out = self.held_out[config.corpus_hash, config.tokenizer_hash]
         coverage = self.byte_coverage.get(config.tokenizer_hash, 1.0)
         return Resolved(run, config.tokens / read.train_tokens, held_out, coverage)
+
+    def _n_vocab(self, fields: Fields, read: Text) -> int:
+        """Return the vocabulary of a run: its tokenizer's, and [MASK], which is the last one."""
+        default = RunConfig.model_fields["objective"].default
+        objective = CATALOGUE["objective"][fields.get("objective", default)]
+        n: int = read.tokenizer.n_vocab + objective.special_tokens
+        return self.starts.n_vocab(fields, n) if self.study.starts else n
 
     def _of_pairs(self, run: Run, read: Text) -> Resolved:
         """Return a run on pairs, each of which takes a row of n_ctx tokens."""
@@ -238,7 +251,7 @@ def _steps(config: RunConfig, budget: str, amount: float) -> int:
         "flops": lambda: amount / (3 * measure(config, "flops")),
     }[budget]()
     steps = round(tokens / config.batch_tokens)
-    if steps < 1:
+    if steps < 1 and not (amount == 0 and config.part("start").given):
         raise AblateError(
             f"{budget} = {amount:g} is less than one step of batch_tokens = {config.batch_tokens};"
             " raise one or lower the other"

@@ -41,8 +41,14 @@ def tiny(study: Study) -> Study:
     multiplied by one, so that their ratios are unchanged.
 
     Raises:
-        AblateError: The study is one of a script, whose size ablate does not know.
+        AblateError: The study is one of a script, whose size ablate does not know, or of given
+            weights, whose size cannot change.
     """
+    if study.starts:
+        raise AblateError(
+            f"{study.path}: --size tiny makes models smaller, and the weights of [start] decide"
+            " their size; give fewer tokens in [base] and [eval], or the folder of a smaller model"
+        )
     if study.command:
         raise AblateError(
             f"{study.path}: --size tiny shrinks transformers; give the options of a script smaller"

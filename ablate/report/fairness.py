@@ -103,7 +103,7 @@ def _tuned(data: ReportData) -> str:
     tune = data.settings.get("tune") or {}
     field = tuned_field(data.settings)
     rates = sorted(set(data.compared[field].dropna())) if field in data.compared else []
-    if data.study.own and not tune:
+    if not tune and (data.study.own or not _trained(data)):
         return ""
     if tune:
         per = tune.get("per", "study")
@@ -132,9 +132,14 @@ def _tuned(data: ReportData) -> str:
 def one_rate(data: ReportData) -> bool:
     """Return whether all arms of models by ablate share one learning rate that nothing tuned."""
     field = _rate(data)
-    own = data.study.own or field in (data.settings.get("factors") or {})
+    own = data.study.own or not _trained(data) or field in (data.settings.get("factors") or {})
     tuned = data.settings.get("tune") and tuned_field(data.settings) == field
     return not own and not tuned and data.compared[field].nunique() == 1
+
+
+def _trained(data: ReportData) -> bool:
+    """Return whether some run was trained, and not only evaluated."""
+    return not (data.compared["tokens"] == 0).all()
 
 
 def _rate(data: ReportData) -> str:

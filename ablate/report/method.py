@@ -70,13 +70,34 @@ def _training(data: ReportData) -> str:
         f"{name.replace('_', ' ')} {listed([f'{x:g}' for x in sorted(set(runs[name]))], 'or')}"
         for name in RECIPE
     )
+    if tokens == [0]:
+        return (
+            f"{_models(data)} ({shape}) were evaluated, without training."
+            f"{_started(data)} {_held_out(data)}"
+        )
     return (
         f"{_models(data)} ({shape}) were {made} on"
         f" {amount} tokens of {texts['corpus']} ({texts['tokenizer']} tokens, {texts['n_ctx']} a"
         f" sequence, {batch} a step) by {_levels(runs, 'optimiser', {'adamw': 'AdamW'})} with a"
         f" {texts['schedule']} schedule, in"
-        f" {texts['precision']}: {recipe}. {_held_out(data)}{_task(data)}"
+        f" {texts['precision']}: {recipe}.{_started(data)} {_held_out(data)}{_task(data)}"
     )
+
+
+def _started(data: ReportData) -> str:
+    """Return which weights runs started from; "" where all were random."""
+    runs = data.compared
+    if "start_hash" not in runs:
+        return ""
+    given = runs[runs["start_hash"].astype(object).fillna("") != ""]
+    if given.empty:
+        return ""
+    named = {
+        f"those of {without_folders(str(name))} (SHA-256 {key[:12]})"
+        for name, key in zip(given["start_from"], given["start_hash"], strict=True)
+    }
+    who = "" if len(given) == len(runs) else ", but for the runs of random weights,"
+    return f" They started{who} from given weights: {listed(sorted(named))}."
 
 
 def _task(data: ReportData) -> str:
@@ -104,6 +125,12 @@ def _task(data: ReportData) -> str:
         f" learning rate {values('finetune_lr')}), together with the weights that `method` trains."
         " Optimiser and schedule were those of the pre-training. Held-out texts of the task are"
         " never trained on."
+        + (
+            " What was tuned was chosen on the validation part of the task, and the results are"
+            " those on its test part."
+            if data.settings.get("tune") and runs.get("n_validation", pd.Series([0])).max() > 0
+            else ""
+        )
     )
 
 

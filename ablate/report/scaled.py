@@ -77,7 +77,8 @@ def minus(text: str) -> str:
 
 def _measured(scaled: Scaled) -> str:
     columns, means = scaled.losses.columns, scaled.losses.means
-    price = columns["c"] / (columns["n"] * columns["d"])
+    with np.errstate(invalid="ignore"):  # no tokens, no FLOPs
+        price = columns["c"] / (columns["n"] * columns["d"])
     return (
         f"{plural(len(scaled.losses.loss), 'run')} that completed the schedule, on"
         f" {plural(len(scaled.order), 'curve')}. N: {means['n']}, {_range(columns['n'], count)}. D:"

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from scipy import stats as st
 
 from ablate.stats.crossed import mean_squares
+from ablate.stats.pairs import Effect, paired
 from ablate.stats.values import Floats, Noise
 
 NAN = float("nan")
@@ -100,6 +101,19 @@ def seed_by_text(differences: npt.ArrayLike, *, confidence: float = 0.95) -> Tex
         residual_sd=math.sqrt(rest),
         confidence=confidence,
     )
+
+
+def over_windows(differences: Floats) -> tuple[int, Effect]:
+    """Return the neighbouring windows that count as one, and the effect on new text, of one seed.
+
+    Args:
+        differences: [W], level minus baseline, in the text's order.
+    """
+    block, blocks, left = independent(differences[None])
+    values = blocks[0]
+    # a correlation that is left widens the interval, as in `seed_by_text`
+    wider = math.sqrt(1 + 2 * left) if left > 0 else 1.0
+    return block, paired(values.mean() + wider * (values - values.mean()))
 
 
 def independent(d: Floats) -> tuple[int, Floats, float]:

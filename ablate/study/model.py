@@ -215,6 +215,7 @@ class Study:
     devices_per_run: DevicesPerRun = 1  # on how many one run trains; no part of a run's key
     slurm: Slurm = field(default_factory=Slurm)
     finetunes: bool = False  # [finetune]: its runs are fine-tuned on a task
+    starts: bool = False  # [start]: its runs start from the weights of a trained model
     imported: bool = False  # [imported]: its runs were made elsewhere, and cannot be trained
     path: Path = Path("study.toml")  # the file; relative paths in it start from its folder
     toml: str = ""  # the file's text

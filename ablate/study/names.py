@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from ablate.components import CATALOGUE
@@ -12,9 +12,10 @@ from ablate.config import field_info
 from ablate.errors import AblateError, unknown, written
 from ablate.study.model import TUNE_KEYS
 from ablate.study.source import Source, located
-from ablate.study.values import BUDGETS, FOLLOWS, LARGEST, field_value, label, settable
+from ablate.study.values import BUDGETS, FOLLOWS, LARGEST, field_value, label, number, settable
 
-FINETUNING = "fine-tuning"  # group of the factors of fine-tuned runs alone
+# table of a study file → group of the factors that only studies with this table have
+OF_TABLE = {"finetune": "fine-tuning", "start": "start"}
 
 
 class Names(Protocol):
@@ -74,19 +75,26 @@ class Names(Protocol):
 
 
 class TransformerNames:
-    """The fields of a transformer, budgets and the fields of components; see `Names`."""
+    """The fields of a transformer, budgets and the fields of components; see `Names`.
 
-    finetunes = False
+    Args:
+        tables: Tables of `OF_TABLE` that the study has.
+    """
+
+    def __init__(self, tables: Collection[str] = ()):
+        self._tables = tables
 
     def check(self, source: Source, name: str, *path: object) -> None:
         """See `Names.check`."""
         if name in FOLLOWS:
             raise AblateError(f"{source.where(*path)}: {name} {FOLLOWS[name]}")
-        if name in CATALOGUE and CATALOGUE[name].group == FINETUNING and not self.finetunes:
-            raise AblateError(
-                f"{source.where(*path)}: {name} is only for fine-tuning; add a table"
-                " [finetune] with the task"
-            )
+        for table, group in OF_TABLE.items():
+            if name in CATALOGUE and CATALOGUE[name].group == group and table not in self._tables:
+                what = {
+                    "finetune": "fine-tuning; add a table [finetune] with the task",
+                    "start": "given weights; add a table [start] with `from`",
+                }[table]
+                raise AblateError(f"{source.where(*path)}: {name} is only for {what}")
         choices = [*settable(), PRESET]
         if name not in choices:
             raise unknown("key", name, choices, source.where(*path))
@@ -106,6 +114,8 @@ class TransformerNames:
         if name == PRESET:
             preset(raw)
             return raw
+        if name == "tokens" and "start" in self._tables and number(name, raw) == 0:
+            return 0  # given weights are evaluated at once
         return field_value(name, raw)
 
     def level(self, name: str, raw: object) -> str:
@@ -114,7 +124,10 @@ class TransformerNames:
         return CATALOGUE[name].canonical(raw) if has_levels else label(raw)
 
     def tuned(self, name: str) -> tuple[type | None, bool]:
-        """See `Names.tuned`: numbers that decide no size, and own fields of components."""
+        """See `Names.tuned`: numbers that decide no size, and own fields of components.
+
+        A search for a learning rate may leave the range of the file.
+        """
         numbers = {
             other: own.type if own else float
             for other in settable()
@@ -123,7 +136,7 @@ class TransformerNames:
             if (own and own.type in (int, float)) or field_info(other).annotation is float
         }
         if name in numbers:
-            return numbers[name], CATALOGUE[name].field is None
+            return numbers[name], CATALOGUE[name].field is None or name == "finetune_lr"
         if name in settable():
             raise AblateError(
                 f"[tune] cannot find {name}; it may find {', '.join(numbers)}, or a number that a"
@@ -138,17 +151,6 @@ class TransformerNames:
     def fields(self, name: str, raw: object) -> Mapping[str, object] | None:
         """See `Names.fields`."""
         return raw if isinstance(raw, dict) else None
-
-
-class FinetuneNames(TransformerNames):
-    """The fields of a transformer and of its fine-tuning; see `Names`."""
-
-    finetunes = True
-
-    def tuned(self, name: str) -> tuple[type | None, bool]:
-        """See `Names.tuned`: a search for a learning rate may leave the range of the file."""
-        number_type, leaves = super().tuned(name)
-        return number_type, leaves or name == "finetune_lr"
 
 
 class FreeNames:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations as pairs_of
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,7 +25,7 @@ from ablate.study.design import DESIGNS, MAX_CELLS, MAX_RUNS, PARTWISE, count
 from ablate.study.imported import ImportedNames
 from ablate.study.levels import Factors, fields_of, parse_factors, sets
 from ablate.study.model import Crossed, Fields, Study, Tune, TwoStage, tuned_field
-from ablate.study.names import FINETUNING, FinetuneNames, Names, TransformerNames
+from ablate.study.names import OF_TABLE, Names, TransformerNames
 from ablate.study.presets import applied
 from ablate.study.source import Source, located
 from ablate.study.tables import validated
@@ -74,6 +75,9 @@ class StudyFile(BaseModel):
     finetune: dict[str, Any] | None = Field(
         None, description="the task that its pre-trained models are fine-tuned on"
     )
+    start: dict[str, Any] | None = Field(
+        None, description="the trained model whose weights its runs start from; docs/weights.md"
+    )
     match: dict[str, Any] = Field(
         {}, description="what the cells of a stratum have in common with its baseline"
     )
@@ -100,7 +104,7 @@ def parse(text: str, path: Path) -> Study:
     file = _read(source)
     command, at = _command(source, file)
     own = command is not None or file.imported is not None
-    names: Names = TransformerNames() if file.finetune is None else FinetuneNames()
+    names: Names = TransformerNames([one for one in OF_TABLE if getattr(file, one) is not None])
     if own:
         names = CommandNames() if command else ImportedNames()
     use = () if own else _use(source, file)  # before levels are looked up
@@ -112,7 +116,9 @@ def parse(text: str, path: Path) -> Study:
         found = tuned_field({"tune": file.tune}) if file.tune else ""
         fields, factors = applied(source, fields, factors, found)
     if file.finetune is not None:
-        fields |= _finetuning(source, names, file.finetune, fields, factors)
+        fields |= _of_table(source, names, "finetune", file.finetune, fields, factors)
+    if file.start is not None:
+        fields |= _starting(source, names, file.start, fields, factors)
     _apart(source, fields, factors)
     if not own:
         _one_budget(source, fields, factors)
@@ -168,6 +174,7 @@ def parse(text: str, path: Path) -> Study:
         devices_per_run=devices_per_run,
         slurm=slurm.parse(source, file.slurm),
         finetunes=file.finetune is not None,
+        starts=file.start is not None,
         imported=file.imported is not None,
         path=path,
         toml=text,
@@ -177,6 +184,11 @@ def parse(text: str, path: Path) -> Study:
 def _command(source: Source, file: StudyFile) -> tuple[Command | None, str]:
     """Return [command], and `at` of [command] or [imported]; refuse tables without effect there."""
     if file.command is None and file.imported is None:
+        if file.start is not None and file.match and file.match.get("by") != "steps":
+            raise AblateError(
+                f"{source.where('match')}: [match] solves a width, which given weights"
+                f" ({source.where('start')}) decide; remove it, or match flops by steps"
+            )
         if file.finetune is not None and file.run:
             raise AblateError(
                 f"{source.where('run')}: [run] has no effect beside [finetune]: the weights of"
@@ -187,7 +199,7 @@ def _command(source: Source, file: StudyFile) -> tuple[Command | None, str]:
     of_imported = (("tune", "[tune]"), ("base", "[base]"), ("command", "[command]"))
     for key, written in (
         *(("eval", "[eval]"), ("data", "[data]"), ("match", "[match]"), ("use", "use")),
-        *(("run", "[run]"), ("finetune", "[finetune]")),
+        *(("run", "[run]"), ("finetune", "[finetune]"), ("start", "[start]")),
         *(of_imported if file.imported is not None else ()),
     ):
         if getattr(file, key):
@@ -200,37 +212,75 @@ def _command(source: Source, file: StudyFile) -> tuple[Command | None, str]:
     return commands.parse(source, file.command)
 
 
-def _finetuning(
-    source: Source, names: Names, raw: Mapping[str, Any], base: Fields, factors: Factors
+# table → the fields that it or a factor has to set
+_NEEDED = {"finetune": ("task", "method"), "start": ("start_from",)}
+
+
+def _of_table(
+    source: Source,
+    names: Names,
+    table: str,
+    raw: Mapping[str, Any],
+    base: Fields,
+    factors: Factors,
+    called: Mapping[str, str] = MappingProxyType({}),
 ) -> Fields:
-    """Return what [finetune] sets for every run.
+    """Return what a table of `OF_TABLE` sets for every run.
+
+    Args:
+        source: The study file.
+        names: The keys of the study's kind.
+        table: Its name.
+        raw: What it holds.
+        base: [base].
+        factors: [factors].
+        called: Field → what the table calls it, where that is another name.
 
     Raises:
-        AblateError: It sets a field of the pre-training, one that is set elsewhere, or no task.
+        AblateError: It sets a field of another table, one that is set elsewhere, or lacks one.
     """
-    own = [name for name in settable() if name in CATALOGUE and CATALOGUE[name].group == FINETUNING]
+    own = {
+        called.get(name, name): name
+        for name in settable()
+        if name in CATALOGUE and CATALOGUE[name].group == OF_TABLE[table]
+    }
     for key in raw:
         if key not in own:
-            raise unknown("key of [finetune]", key, own, source.where("finetune", key))
-        if key in base:
+            raise unknown(f"key of [{table}]", key, own, source.where(table, key))
+        if own[key] in base:
             raise AblateError(
-                f"{source.where('finetune', key)}: {key} is set both here and in [base]"
-                f" ({source.where('base', key)}); keep one of them"
+                f"{source.where(table, key)}: {own[key]} is set both here and in [base]"
+                f" ({source.where('base', own[key])}); keep one of them"
             )
     varied = {name: set().union(*map(sets, levels.values())) for name, levels in factors.items()}
     for factor, keys in varied.items():
-        for key in sorted(keys & raw.keys()):
+        for key in raw:
+            if own[key] in keys:
+                raise AblateError(
+                    f"{source.where(table, key)}: {own[key]} is set both here and by factor"
+                    f" {factor} ({source.where('factors', factor)}); keep one of them"
+                )
+    fields = {}
+    for key, value in raw.items():
+        with located(source, table, key):
+            fields[own[key]] = names.value(own[key], value)
+    for name in _NEEDED[table]:
+        if not any(name in keys for keys in (fields, base, *varied.values())):
+            what = CATALOGUE[name].meaning
+            choices = f": {', '.join(CATALOGUE[name].names[1:])}" if CATALOGUE[name].choice else ""
             raise AblateError(
-                f"{source.where('finetune', key)}: {key} is set both here and by factor {factor}"
-                f" ({source.where('factors', factor)}); keep one of them"
+                f"{source.where(table)}: {called.get(name, name)} is missing: {what}{choices}"
             )
-    fields = fields_of(source, names, raw, "finetune")
-    for key in ("task", "method"):
-        if not any(key in keys for keys in (fields, base, *varied.values())):
-            what = CATALOGUE[key].meaning
-            choices = f": {', '.join(CATALOGUE[key].names[1:])}" if CATALOGUE[key].choice else ""
-            raise AblateError(f"{source.where('finetune')}: {key} is missing: {what}{choices}")
     return fields
+
+
+def _starting(
+    source: Source, names: Names, raw: Mapping[str, Any], base: Fields, factors: Factors
+) -> Fields:
+    """Return what [start] sets for every run: given weights, unless a factor says otherwise."""
+    fields = _of_table(source, names, "start", raw, base, factors, {"start_from": "from"})
+    varied = set().union(*(sets(level) for levels in factors.values() for level in levels.values()))
+    return fields if "start" in {*fields, *base, *varied} else fields | {"start": "given"}
 
 
 def _own_goal(source: Source, file: StudyFile) -> str:

@@ -107,6 +107,10 @@ class LabelledTexts:
         classes: The class of each text, [N] int.
         fitted: Whether the probe is fitted, or a model trained, on a text, which is else held out;
             [N] bool.
+        validation: Whether a held-out text is for the decisions of [tune], where others are tested;
+            [N] bool.
+        n_left_out: Rows that are not used, because their text is among those held out.
+        n_contradictory: Number of different texts in the file that have more than one label.
     """
 
     hash: str
@@ -114,21 +118,19 @@ class LabelledTexts:
     texts: tuple[str, ...]
     classes: np.ndarray
     fitted: np.ndarray
+    validation: np.ndarray
+    n_left_out: int
+    n_contradictory: int
 
     @property
     def counts(self) -> np.ndarray:
         """Texts of each class to test on, and to fit on; [2, classes]."""
         return np.stack(
             [
-                np.bincount(self.classes[self.fitted == fitted], minlength=len(self.names))
-                for fitted in (False, True)
+                np.bincount(self.classes[side], minlength=len(self.names))
+                for side in (~self.fitted & ~self.validation, self.fitted)
             ]
         )
-
-    @property
-    def n_contradictory(self) -> int:
-        """Number of different texts that have more than one label."""
-        return sum(n > 1 for n in Counter(self.texts).values())
 
     @property
     def chance(self) -> float:
@@ -141,7 +143,8 @@ def read(path: Path) -> LabelledTexts:
     """Return the texts and labels of a CSV file, or of a TSV file by its name.
 
     Rows that are equal count once. The fifth of each class with the lowest SHA-256 of the text is
-    tested: that depends on the class's texts alone, not on their order or on other classes.
+    tested: that depends on the class's texts alone, not on their order or on other classes. A text
+    with several labels that one of them tests is not fitted with another.
 
     Raises:
         AblateError: there is no such file, it is not a table with the columns text and label, or
@@ -163,20 +166,79 @@ def read(path: Path) -> LabelledTexts:
     texts, labels = zip(*rows, strict=True)
     classes = np.searchsorted(np.array(names, object), np.array(labels, object))
     digests = np.array([hashlib.sha256(text.encode()).hexdigest() for text in texts])
-    fitted = np.ones(len(texts), bool)
+    sides = np.full(len(texts), _FITTED)
     for number in range(len(names)):
         of_class = np.flatnonzero(classes == number)
         ranked = of_class[np.argsort(digests[of_class], kind="stable")]
-        fitted[ranked[: len(ranked) // TESTED]] = False
-    return LabelledTexts(hashlib.sha256(content).hexdigest(), tuple(names), texts, classes, fitted)
+        sides[ranked[: len(ranked) // TESTED]] = _TESTED
+    return _labelled(path, content, names, texts, classes, sides)
+
+
+_TESTED, _VALIDATED, _FITTED = range(3)  # the side of a text, the first of which has precedence
+
+
+def _labelled(
+    path: Path,
+    content: bytes,
+    names: Sequence[str],
+    texts: Sequence[str],
+    classes: np.ndarray,
+    sides: np.ndarray,
+) -> LabelledTexts:
+    """Return labelled texts, each on one side: a text of two sides keeps the rows of the first.
+
+    Texts that differ in blanks alone count as one here. Equal pairs of text and label count once.
+
+    Args:
+        path: The file.
+        content: What it holds.
+        names: The classes.
+        texts: The texts, N.
+        classes: The class of each text, [N] int.
+        sides: The side of each row, [N] int.
+
+    Raises:
+        AblateError: A class has no text on one side.
+    """
+    first: dict[str, int] = {}
+    plain = [" ".join(text.split()) for text in texts]
+    for text, side in zip(plain, sides.tolist(), strict=True):
+        first[text] = min(side, first.get(text, side))
+    kept = np.array([side == first[text] for text, side in zip(plain, sides, strict=True)], bool)
+    n_left_out = int((~kept).sum())
+    pairs, seen = list(zip(texts, classes.tolist(), strict=True)), set[tuple[str, int]]()
+    for row, pair in enumerate(pairs):
+        kept[row] &= pair not in seen
+        seen |= {pair} if kept[row] else set()
+    found = LabelledTexts(
+        hashlib.sha256(content).hexdigest(),
+        tuple(names),
+        tuple(text for text, keep in zip(texts, kept, strict=True) if keep),
+        classes[kept],
+        sides[kept] == _FITTED,
+        sides[kept] == _VALIDATED,
+        n_left_out,
+        sum(n > 1 for n in Counter(text for text, _ in dict.fromkeys(pairs)).values()),
+    )
+    for side, there in zip(("hold out", "train on"), found.counts, strict=True):
+        if not there.all():
+            least = int(there.argmin())
+            number = int((classes == least).sum())
+            raise AblateError(
+                f"{path}: label {names[least]!r:.40} has {number} text{'s'[: number != 1]}, and"
+                f" none to {side}; each label needs texts to train on and texts to hold out"
+                + (", and a text that is held out is not trained on" if found.n_left_out else "")
+            )
+    return found
 
 
 def task(path: Path) -> LabelledTexts:
     """Return the texts and labels of the file of a task, and which of them are trained on.
 
-    The file is one as `read` takes. A column `split` says which texts are held out. Else a fifth of
-    the documents of each class are: those with the lowest SHA-256 of the name that a column
-    `document` has, or of the text, which is then a document by itself.
+    The file is one as `read` takes. A column `split` says which texts are held out; those of a
+    validation part are for [tune], where there are others. Else a fifth of the documents of each
+    class are held out: those with the lowest SHA-256 of the name that a column `document` has, or
+    of the text, which is then a document by itself. A text that is held out is not trained on.
 
     Raises:
         AblateError: See `read`; or a class has no text on one side.
@@ -189,32 +251,25 @@ def task(path: Path) -> LabelledTexts:
         found = f"all texts have the label {names[0]!r:.40}" if names else "it has no rows"
         raise AblateError(f"{path}: {found}; a task needs two labels or more")
     if any(row.split for row in rows):
-        fitted = np.array([_is_train(path, row.split) for row in rows])
+        sides = np.array([_side(path, row.split) for row in rows])
+        if not (sides == _TESTED).any():
+            sides[sides == _VALIDATED] = _TESTED
     else:
-        fitted = ~_held_out([row.document or row.text for row in rows], classes)
-    hash, texts = hashlib.sha256(content).hexdigest(), tuple(row.text for row in rows)
-    found_all = LabelledTexts(hash, tuple(names), texts, classes, fitted)
-    for side, there in zip(("hold out", "train on"), found_all.counts, strict=True):
-        if not there.all():
-            least = int(there.argmin())
-            number = int((classes == least).sum())
-            raise AblateError(
-                f"{path}: label {names[least]!r:.40} has {number} text{'s'[: number != 1]}, and"
-                f" none to {side}; each label needs texts to train on and texts to hold out"
-            )
-    return found_all
+        held_out = _held_out([row.document or row.text for row in rows], classes)
+        sides = np.where(held_out, _TESTED, _FITTED)
+    return _labelled(path, content, names, [row.text for row in rows], classes, sides)
 
 
-def _is_train(path: Path, split: str) -> bool:
-    """Return whether a row of this `split` is trained on.
+def _side(path: Path, split: str) -> int:
+    """Return the side of a row of this `split`.
 
     Raises:
-        AblateError: Its word says neither that nor that it is held out.
+        AblateError: Its word says none.
     """
     if split.lower() not in sources.PART_OF:
         words = ", ".join(sources.PART_OF)
         raise AblateError(f"{path}: split = {split!r:.40}; choices: {words}")
-    return sources.PART_OF[split.lower()] == "train"
+    return {"train": _FITTED, "validation": _VALIDATED}.get(sources.PART_OF[split.lower()], _TESTED)
 
 
 def _held_out(documents: Sequence[str], classes: np.ndarray) -> np.ndarray:
@@ -264,7 +319,7 @@ class _Row(NamedTuple):
 
 
 def _rows(path: Path, content: bytes) -> list[_Row]:
-    """Return the rows with different pairs of text and label, in order."""
+    """Return the different rows, in order."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -279,7 +334,7 @@ def _rows(path: Path, content: bytes) -> list[_Row]:
                 f"{path}: the first line is to name the columns text and label, once each; it has"
                 f" {found:.200}"
             )
-    found_rows: dict[tuple[str, str], _Row] = {}
+    found_rows: dict[_Row, None] = {}
     for number, row in rows:
         values = {name: row[columns.index(name)] for name in (*COLUMNS, *SIDES) if name in columns}
         passage, label = (values[name] for name in COLUMNS)
@@ -287,5 +342,5 @@ def _rows(path: Path, content: bytes) -> list[_Row]:
             missing = "label" if passage.strip() else "text"
             raise AblateError(f"{path}, line {number}: there is no {missing}")
         one = _Row(passage, label.strip(), *(values.get(name, "").strip() for name in SIDES))
-        found_rows.setdefault((one.text, one.label), one)
-    return list(found_rows.values())
+        found_rows[one] = None
+    return list(found_rows)

@@ -60,6 +60,11 @@ class Tokens:
             held_out=np.concatenate([self.held_out, fill]),
         )
 
+    def of_model(self, n_vocab: int) -> Tokens:
+        """Return the tokens for a model with more of them, of which some are in no text."""
+        spelling = self.spelling and (*self.spelling, *[b""] * n_vocab)[:n_vocab]
+        return replace(self, n_vocab=n_vocab, spelling=spelling)
+
     @property
     def n_train(self) -> int:
         """Number of training tokens."""
@@ -112,6 +117,8 @@ def load(config: RunConfig, sources: Mapping[str, str]) -> Tokens:
     if config.part("objective").pairs:
         return tokens.of_pairs(config.n_ctx)
     _long_enough(config.corpus, len(tokens.train), len(tokens.held_out), config.n_ctx)
+    if config.part("start").given:  # a vocabulary of another tool may be larger than its tokenizer
+        return tokens.of_model(config.n_vocab - config.part("objective").special_tokens)
     return tokens
 
 

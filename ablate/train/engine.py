@@ -17,7 +17,7 @@ from ablate.config import RunConfig
 from ablate.kinds import Context, Job
 from ablate.text import Tokens
 from ablate.train import checkpoint as checkpoints
-from ablate.train import ranks
+from ablate.train import ranks, start
 from ablate.train.compiled import CompiledStep, cached_step
 from ablate.train.evaluate import Evaluator
 from ablate.train.meter import SERIES, Meter, Point
@@ -34,7 +34,7 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
 
     A member has diverged at the step whose loss is not finite, or at the last step, where its
     update has made the loss of its own batch rise by more than that of a uniform guess, or the
-    held-out loss is not finite.
+    held-out loss is not finite. Runs of no steps, which start from given weights, are evaluated.
 
     Runs differ in seed, lr, weight_decay and mask_ratio at most. Every member gets `start` and
     `end` (complete, diverged, stopped); where an exception leaves this function, the caller ends
@@ -59,7 +59,10 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
         if cuda:
             torch.cuda.reset_peak_memory_stats()
         compiled = cached_step(configs, tokens, context.device, job.micro_batch, job.recompute)
-        compiled.prepare(configs[0].steps, job.compile, shared=context.shared)
+        if configs[0].steps:
+            compiled.prepare(configs[0].steps, job.compile, shared=context.shared)
+        if configs[0].part("start").given:
+            start.give(compiled.step.model, configs, job.sources)
         advance = context.progress.advance
         evaluator = Evaluator(compiled.step, configs, job.evaluation, tokens, job.sources, advance)
         if ranks.number():
@@ -125,6 +128,8 @@ class Training:
         saved = time.monotonic()
         stopped = False
         self._end_diverged(step.diverged_at.tolist())
+        if not self.steps:
+            self._evaluate()
         while step.done < self.steps and self.living and not stopped:
             stopped = self._block()
             if step.done == self.steps:

@@ -15,14 +15,14 @@ from torch.nn.functional import cross_entropy
 from ablate import draws
 from ablate.data.passages import Passages, chosen, task
 from ablate.errors import AblateError
-from ablate.evaluation import Evaluation
+from ablate.evaluation import VALIDATION, Evaluation
 from ablate.kinds import Context, Job, kind
 from ablate.model.finetuned import Classifier
 from ablate.text import Tokens
 from ablate.train import weights
 from ablate.train.engine import peak_bytes
 from ablate.train.evaluate import Evaluator
-from ablate.train.step import Step
+from ablate.train.step import Step, ruined
 
 POINTS = 200  # most points of the loss over training
 
@@ -30,8 +30,9 @@ POINTS = 200  # most points of the loss over training
 def train(job: Job, context: Context, tokens: Tokens) -> None:
     """Train one run of kind "finetune" and emit its events.
 
-    It has diverged at the step whose loss is not finite. A job that is to stop begins anew later:
-    fine-tuning is short.
+    It has diverged by the rule of `ablate.train.engine.train`: at the step whose loss is not
+    finite, or at the last step, if its update has ruined the loss of its own texts, or a loss on
+    held-out texts is not finite. A job that is to stop begins anew later: fine-tuning is short.
 
     Args:
         job: The run, and the file of its parent's weights.
@@ -46,14 +47,17 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
     with torch.cuda.device(context.device) if cuda else nullcontext():
         if cuda:
             torch.cuda.reset_peak_memory_stats()
-        step = Step([run.config], tokens, context.device, job.micro_batch, job.recompute)
+        config = run.config
+        # of windows, in which the loss of the pre-training is measured
+        at_once = min(job.micro_batch or config.finetune_batch, config.batch_size)
+        step = Step([config], tokens, context.device, at_once, job.recompute)
         if run.parent:
             path = job.parents[0] if job.parents else None
             _load(step.model, path, run.parent)
         evaluator = None
         if run.parent:
-            evaluator = Evaluator(step, [run.config], _alone(job.evaluation), tokens, job.sources)
-        passages = task(run.config, tokens, job.sources)
+            evaluator = Evaluator(step, [config], _alone(job.evaluation), tokens, job.sources)
+        passages = task(config, tokens, job.sources)
         with context.device_lock:
             Finetuning(step, passages, evaluator, job, context).run()
 
@@ -101,7 +105,14 @@ class Finetuning:
         self.step, self.passages, self.evaluator = step, passages, evaluator
         self.config, self.context, (self.emit,) = config, context, context.emit
         self.steps: int = config.finetune_steps
-        self.held_out = np.flatnonzero(~passages.fitted)
+        self.at_once = job.micro_batch or config.finetune_batch  # texts in memory
+        validation = np.zeros_like(passages.fitted)
+        if passages.validation is not None:
+            validation = passages.validation
+        # texts that are measured, by the metric of their loss
+        self.held_out = {"task_loss": np.flatnonzero(~passages.fitted & ~validation)}
+        if validation.any():
+            self.held_out[VALIDATION["task_loss"]] = np.flatnonzero(validation)
         self.rows = chosen(passages, config.labels, config.batches_seed)
         self.before = self._pretraining_loss()
         self.model = Classifier(step.model, config).train()
@@ -111,11 +122,11 @@ class Finetuning:
         points = min(job.evaluation.points, self.steps)
         self.evaluate_at = {math.ceil(self.steps * k / points) for k in range(1, points + 1)}
         self.shown_at = range(1, self.steps + 1, -(-self.steps // POINTS))
-        self.latest = math.nan, math.nan  # loss and accuracy on the held-out texts
+        self.latest: dict[str, float] = {}  # losses and accuracies on held-out texts
         self.seconds = 0.0  # of steps
 
     def run(self) -> None:
-        """Train to the end, until the loss is not finite, or until `stop()`."""
+        """Train to the end, until the model has diverged, or until `stop()`."""
         self.emit("start", step=0, threads=torch.get_num_threads(), compile_mode="eager", note=None)
         self.context.progress.long = False
         status, done = "complete", 0
@@ -140,30 +151,44 @@ class Finetuning:
         loss, norm, lr = self._step(number - 1)
         self.seconds += time.perf_counter() - begun
         self.context.progress.advance()
-        finite = math.isfinite(loss)
-        if number in self.shown_at or not finite:
+        diverged = not math.isfinite(loss)
+        if number in self.shown_at or diverged:
             series = {"train_loss": [loss], "grad_norm": [norm], "lr": [lr]}
             self.emit("metrics", steps=[number], series=series)
-        if finite and number in self.evaluate_at:
-            self.latest = self._on_task()
-            task_loss, accuracy = self.latest
-            series = {"task_loss": [task_loss], "task_accuracy": [accuracy]}
+        if number == self.steps and not diverged:
+            diverged = self._exploded(loss)
+        if number in self.evaluate_at and not diverged:
+            self.latest = {}
+            for name, rows in self.held_out.items():
+                accuracy = name.replace("loss", "accuracy")
+                self.latest[name], self.latest[accuracy] = self._on_task(rows)
+            series = {name: [value] for name, value in self.latest.items()}
             self.emit("metrics", steps=[number], series=series)
-        return "complete" if finite else "diverged"
+        return "diverged" if diverged else "complete"
+
+    @torch.no_grad()
+    def _exploded(self, before: float) -> bool:
+        """Return whether the last update has ruined the loss of its texts, `before` without it."""
+        rows, n_class = self._batch(self.steps - 1), self.config.n_class
+        self.model.eval()
+        parts = [self._losses(part).sum() / len(rows) for part in self._parts(rows)]
+        self.model.train()
+        after = torch.stack(parts).sum()
+        return bool(ruined(torch.full_like(after, before), after, n_class))
 
     def _finish(self) -> str:
         """Measure and emit the finals; return "diverged" or "complete"."""
-        task_loss, accuracy = self.latest
-        if not math.isfinite(task_loss):
+        if not all(map(math.isfinite, self.latest.values())):
             return "diverged"
         finals = {
-            "task_loss": task_loss,
-            "task_accuracy": accuracy,
+            **self.latest,
             "task_chance": self._chance(),
             "train_seconds": self.seconds,
             "epochs": self.steps * self.config.finetune_batch / len(self.rows),
         }
         if self.before is not None and (after := self._pretraining_loss()) is not None:
+            if not math.isfinite(after):
+                return "diverged"
             finals |= {"pretraining_loss": after, "forgetting": after - self.before}
         self.emit("final", values=[[name, 0, value] for name, value in finals.items()])
         return "complete"
@@ -172,15 +197,13 @@ class Finetuning:
         """Make a step; return loss, norm of the gradient and learning rate."""
         config, device = self.config, self.step.device
         rows = self._batch(done)
-        at_once = self.step.micro_batch if self.step.micro_batch < config.batch_size else len(rows)
         rng = self.step.model.rng
         rng.step.fill_(done)
         gradients: list[Tensor] = []
         total = 0.0
         parameters = self.optimiser.parameters
-        for row in range(0, len(rows), at_once):
-            rng.row.fill_(row)
-            part = rows[row : row + at_once]
+        for number, part in enumerate(self._parts(rows)):
+            rng.row.fill_(number * self.at_once)
             loss = self._losses(part).sum() / len(rows)
             pieces = torch.autograd.grad(loss, parameters, materialize_grads=True)
             if gradients:
@@ -189,18 +212,18 @@ class Finetuning:
                 gradients = list(pieces)
             total += loss.item()
 
-        def number(value: float) -> Tensor:
+        def scalar(value: float) -> Tensor:
             return torch.tensor([value], dtype=self.optimiser.weights.dtype, device=device)
 
-        made, steps = number(done), number(self.steps)
+        made, steps = scalar(done), scalar(self.steps)
         lr = config.finetune_lr * self.schedule(made, steps, config.warmup * steps)
         norm = self.optimiser.update(
             self.optimiser.flatten(gradients),
             made[0],
             lr,
-            number(config.weight_decay),
-            number(config.grad_clip or math.inf),
-            number(total).isfinite(),
+            scalar(config.weight_decay),
+            scalar(config.grad_clip or math.inf),
+            scalar(total).isfinite(),
         )
         return total, norm.item(), lr.item()
 
@@ -215,6 +238,10 @@ class Finetuning:
         }
         return np.array([orders[place // n][place % n] for place in places.tolist()])
 
+    def _parts(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Return the texts of a step as micro-batches."""
+        return [rows[row : row + self.at_once] for row in range(0, len(rows), self.at_once)]
+
     def _losses(self, rows: np.ndarray) -> Tensor:
         """Return the cross-entropy of some texts, [n]."""
         logits, classes = self._logits(rows)
@@ -227,24 +254,23 @@ class Finetuning:
             logits = self.model(inputs, lengths)
         return logits.float() if logits.dtype == torch.bfloat16 else logits, classes
 
-    def _on_task(self) -> tuple[float, float]:
-        """Return loss and accuracy on the held-out texts."""
+    def _on_task(self, held_out: np.ndarray) -> tuple[float, float]:
+        """Return loss and accuracy on some texts, by their numbers [N]."""
         self.model.eval()
         nats, hits = 0.0, 0
-        size = max(1, min(self.config.finetune_batch, self.step.micro_batch))
         with torch.no_grad():
-            for rows in self.passages.rows(size, self.held_out):
+            for rows in self.passages.rows(self.at_once, held_out):
                 logits, classes = self._logits(rows)
                 nats += cross_entropy(logits, classes, reduction="sum").item()
                 hits += int((logits.argmax(-1) == classes).sum())
                 self.context.progress.advance()
         self.model.train()
-        return nats / len(self.held_out), hits / len(self.held_out)
+        return nats / len(held_out), hits / len(held_out)
 
     def _chance(self) -> float:
         """Return the share of held-out texts of the class that is commonest in training."""
         commonest = np.bincount(self.passages.classes[self.rows]).argmax()
-        return float((self.passages.classes[self.held_out] == commonest).mean())
+        return float((self.passages.classes[self.held_out["task_loss"]] == commonest).mean())
 
     def _pretraining_loss(self) -> float | None:
         """Return the held-out loss of the pre-training; None for a run from random weights."""

@@ -30,6 +30,15 @@ RING_BYTES = 1 << 26  # for their windows
 TEXT_BYTES = 1 << 32  # most of a text on the device; windows of a larger one are read on the host
 
 
+def ruined(before: Tensor, after: Tensor, n: int) -> Tensor:
+    """Return whether an update has ruined a model, by the losses of one batch, in nats.
+
+    The loss after the update must be finite, and not higher than before by more than log n, the
+    loss of a uniform guess among n outcomes.
+    """
+    return ~(after - before <= math.log(n))
+
+
 class Functions(NamedTuple):
     """What a step calls, one after the other: methods of `Step`, or what was compiled of them."""
 
@@ -168,8 +177,7 @@ class Step:
         """Return which members the last step's update has ruined, [K] bool.
 
         No later step sees what an update does to the loss. Here the batch of the last step is read
-        again: its loss must be finite, and not higher by more than log n_vocab, the loss of a
-        uniform guess, than before the update.
+        again, and its loss is judged by `ruined`.
         """
         slot = (self.done - 1) % self.ring
         example = self.objective.train(self.windows[slot].long(), self.number - 1)
@@ -179,8 +187,7 @@ class Step:
             part = example.rows(row, self.micro_batch)
             loss = loss + self.losses(part, scored)[1]
         model.train()
-        rise = loss - self.metrics[slot, SERIES.index("train_loss")]
-        return ~(rise <= math.log(self.config.n_vocab))
+        return ruined(self.metrics[slot, SERIES.index("train_loss")], loss, self.config.n_vocab)
 
     def state(self) -> dict[str, Any]:
         """Return what the following steps depend on, on the CPU."""

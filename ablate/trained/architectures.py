@@ -30,7 +30,7 @@ _GATED = {"swiglu": "silu"}
 _ALIASES = {"gelu_pytorch_tanh": "gelu_new", "swish": "silu"}  # other names of one function
 # Fields that do not change the function from tokens to logits, or of which any value can be saved.
 # All other fields have their default, or a value that an architecture names.
-_FREE_GROUPS = ("training", "data")
+_FREE_GROUPS = ("training", "data", "start")
 _FREE = (
     *("n_layer", "n_layer_encoder", "d_model", "d_mlp", "n_head", "n_kv_head", "d_head", "n_ctx"),
     *("n_vocab", "norm_epsilon", "rope_theta", "rope_share", "dropout", "init", "tie_embeddings"),
@@ -79,6 +79,7 @@ class Architecture:
         unused: Their tables → rows before the first one that is used.
         scaled: Our embeddings that are multiplied on entry, and theirs are not.
         shares: Run → whether head and embedding are one matrix of theirs.
+        compared: Run → tokens on which the models of a folder are compared; an encoder reads half.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Architecture:
     unused: Mapping[str, int] = dataclasses.field(default_factory=dict)
     scaled: tuple[str, ...] = _EMBEDDINGS
     shares: Callable[[RunConfig], bool] = _shared
+    compared: Callable[[RunConfig], int] = lambda config: 64
 
     def refused(self, config: RunConfig) -> dict[str, tuple[str, ...]]:
         """Return the fields of a run that this model does not have → the values it could have."""
@@ -608,6 +610,8 @@ ARCHITECTURES = (
         only={"relative_attention_num_buckets": 32},
         scaled=("embedding",),
         shares=_t5_shares,
+        # in both stacks beyond the distance from which on all keys are in one bucket
+        compared=lambda config: 2 * (t5_buckets(config)[1] + 2),
     ),
     Architecture(
         name="BART",

@@ -29,7 +29,6 @@ from ablate.trained.model import Model
 from ablate.trained.tokens import MASK, Special, TextTokenizer
 
 CLOSE = 1e-4  # largest allowed difference of logits, relative to the largest logit
-_READ = 64  # tokens on which the models of a folder are compared
 _AROUND = ("bos", "decoder_start", "eos")  # tokens around source and target
 CONFIGURATION, TOKENIZER = "config.json", "tokenizer.json"
 
@@ -132,9 +131,23 @@ def load(folder: Path) -> Model:
     kept = of.parameters(run.config, shapes, theirs)
     about = About(run, run.key, "given", 0, math.nan, content, ())
     model = Model(kept, about, special)
-    length = min(run.config.n_ctx, _READ)
+    length = min(run.config.n_ctx, of.compared(run.config))
     _compare(model.transformer, run.config, theirs, length, f"{folder} cannot be read")
     return model
+
+
+def described(folder: Path) -> tuple[Run, int | None]:
+    """Return the run that the model in a folder stands for, and the token of its mask, if any.
+
+    Raises:
+        AblateError: As `load`, but the weights are not read.
+    """
+    of = _architecture(folder)
+    made = getattr(library(), of.model)
+    with _readable(folder):
+        theirs = made.config_class.from_pretrained(folder, local_files_only=True)
+    content, _, mask = _tokenizer(folder)
+    return _run(of, theirs, folder, content), mask
 
 
 def _token(theirs: Any, name: str) -> int | None:

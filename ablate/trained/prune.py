@@ -5,10 +5,9 @@ Source: Michel et al. 2019, arXiv:1905.10650, §3.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -23,8 +22,8 @@ from ablate.data.objectives import Example
 from ablate.errors import AblateError
 from ablate.model.attention import Attention
 from ablate.stats.families import together
-from ablate.stats.pairs import Effect, paired
-from ablate.stats.text import independent
+from ablate.stats.pairs import Effect
+from ablate.stats.text import over_windows
 from ablate.text import Tokens, corpora, tokenizers
 from ablate.text import of as tokens_of
 from ablate.trained.model import Model
@@ -130,15 +129,6 @@ def prune(
     worth = zip(found, together(effects), strict=True)
     parts = tuple(Importance(part, effect) for part, effect in worth)
     return Pruned(what, named, float(whole.mean()), len(whole), merged, parts)
-
-
-def over_windows(differences: np.ndarray) -> tuple[int, Effect]:
-    """Return the neighbouring windows that count as one, and the effect behind differences [W]."""
-    block, blocks, left = independent(differences[None])
-    values = blocks[0]
-    # a correlation that is left widens the interval, as in `seed_by_text`
-    wider = math.sqrt(1 + 2 * left) if left > 0 else 1.0
-    return block, paired(values.mean() + wider * (values - values.mean()))
 
 
 def _stacks(model: Model) -> dict[str, Any]:
@@ -280,5 +270,4 @@ def _text(model: Model, named: str, root: Path) -> tuple[str, Tokens]:
         )
     # as many as the model has, of which some may be in no text
     n_vocab = config.n_vocab - config.part("objective").special_tokens
-    spelling = found.spelling and (*found.spelling, *[b""] * n_vocab)[:n_vocab]
-    return corpus.name, replace(found, n_vocab=n_vocab, spelling=spelling)
+    return corpus.name, found.of_model(n_vocab)

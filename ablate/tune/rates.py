@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from ablate.evaluation import VALIDATION
 from ablate.kinds import Run
 from ablate.plan import Decision, Plan
 from ablate.plan.tuning import seeds
@@ -64,7 +65,7 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
             found.tried[cell] = old.evidence["rates"]
             continue
         keys = _keys(study, tune, run)
-        if not (values := _by_rate(keys, db, study.metric)):
+        if not (values := _by_rate(keys, db, deciding(study, run))):
             continue  # the ladder is next
         result = search(tune, {lr: _costs(each, study.goal) for lr, each in values.items()}.get)
         found.tried[cell] = result.rates
@@ -72,20 +73,27 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
             evidence = {
                 decisions.BASIS: question,
                 **shared,
-                **_evidence(study, tune, result, values),
+                **_evidence(study, tune, run, result, values),
                 "trains": _trains(db, {lr: keys[lr] for lr in result.rates}, values),
             }
             found.new.append(Decision(cell, tune.field, result.best, evidence))
     return found
 
 
+def deciding(study: Study, run: Run) -> str:
+    """Return the metric that decides the rate of a run: on a validation part, if there is one."""
+    if run.fields.get("n_validation"):
+        return VALIDATION.get(study.metric, study.metric)
+    return study.metric
+
+
 def _evidence(
-    study: Study, tune: Tune, result: Search, values: Mapping[float, Sequence[float]]
+    study: Study, tune: Tune, run: Run, result: Search, values: Mapping[float, Sequence[float]]
 ) -> dict[str, Any]:
     """What a decision rests on, as JSON values."""
     sign = 1 if study.goal == "min" else -1
     return {
-        "metric": study.metric,
+        "metric": deciding(study, run),
         "goal": study.goal,
         "seeds": seeds(study),
         "ladder": tune.ladder,

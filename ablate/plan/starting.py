@@ -1,0 +1,123 @@
+"""Runs that start from given weights: the fields of the given model, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ablate.config import RunConfig
+from ablate.errors import AblateError, written
+from ablate.study import Fields, Study
+from ablate.study.source import Source, located
+from ablate.text import sources
+from ablate.units import listed
+
+
+@dataclass
+class Starts:
+    """The models that the runs of a study start from.
+
+    Attributes:
+        study: The study, with a table [start].
+        locations: SHA-256 of given weights → their location.
+    """
+
+    study: Study
+    locations: dict[str, str] = field(default_factory=dict)
+    _found: dict[str, Any] = field(default_factory=dict)
+    _by_hash: dict[str, Any] = field(default_factory=dict)
+    # what is said of a model, and of the cells that take from it alike
+    _lines: dict[str, None] = field(default_factory=dict)
+    _fits: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
+    _drawn: dict[bool, list[str]] = field(default_factory=dict)
+
+    def fields(self, named: Fields) -> Fields:
+        """Return the fields of a run for those that its study sets: below them the given model's.
+
+        Raises:
+            AblateError: There is no such model.
+        """
+        given = self._source(named["start_from"])
+        n_layer = given.fields["n_layer"]
+        if named.get("n_layer", n_layer) != n_layer:
+            raise AblateError(
+                f"n_layer = {named['n_layer']}: the given weights have n_layer = {n_layer}; leave"
+                " blocks out with drop_blocks"
+            )
+        n_ctx = named.get("n_ctx", given.fields["n_ctx"])
+        default = RunConfig.model_fields["batch_tokens"].default
+        return {
+            **given.fields,
+            "tokenizer": given.tokenizer,
+            "batch_tokens": max(1, default // n_ctx) * n_ctx,
+            "start_hash": given.hash,
+            **named,
+            "start_from": given.path.name,
+            "n_layer": n_layer - len(named.get("drop_blocks", ())),
+        }
+
+    def n_vocab(self, named: Fields, n_tokenizer: int) -> int:
+        """Return the vocabulary of a run, with the token of a mask.
+
+        Raises:
+            AblateError: The tokenizer has more tokens than the given model.
+        """
+        n: int = self._by_hash[named["start_hash"]].run.config.n_vocab
+        if n_tokenizer > n:
+            raise AblateError(
+                f"tokenizer = {written(named.get('tokenizer'))}: it has {n_tokenizer:,} tokens, and"
+                f" the given weights {n:,}"
+            )
+        return n
+
+    def check(self, chosen: Mapping[str, str], config: Any) -> None:
+        """Check that given weights fit a run, and note what is said of them.
+
+        Args:
+            chosen: Factor → label of its level.
+            config: The run.
+
+        Raises:
+            AblateError: They do not; the message names the field.
+        """
+        from ablate.train import start  # a later module: `tests/test_structure.py` allows it
+
+        if not config.part("start").given:
+            return
+        fit = start.fit(self._by_hash[config.start_hash].run.config, config)
+        label = ", ".join(f"{factor}={level}" for factor, level in chosen.items())
+        said = (
+            *([f"new, of random weights: {listed(fit.new, most=6)}"] if fit.new else []),
+            *([f"not used of the given weights: {listed(fit.unused, most=6)}"] * bool(fit.unused)),
+        )
+        if said:
+            self._fits.setdefault(said, []).append(label)
+        drawn = bool(fit.new or 0 < config.prune_share < 1 or config.shuffle_heads)
+        self._drawn.setdefault(bool(config.steps) or drawn, []).append(label)
+
+    def about(self) -> Iterator[str]:
+        """Yield lines on what the runs start from, for the reader of the plan."""
+        yield from self._lines
+        for said, cells in self._fits.items():
+            yield f"In {listed([repr(cell) for cell in cells], most=3)}: {'; '.join(said)}"
+        if (same := self._drawn.get(False)) and len(self.study.seeds) > 1:
+            yield (
+                f"Every seed gives the same numbers in {listed([repr(c) for c in same], most=3)}:"
+                " nothing is trained or drawn there. Two seeds are enough: the report's intervals"
+                " are then for new text"
+            )
+
+    def _source(self, name: str) -> Any:
+        if name not in self._found:
+            from ablate.train import start  # a later module: `tests/test_structure.py` allows it
+
+            table = "start" if "start_from" in self.study.base else "factors"
+            key = "from" if table == "start" else "start_from"
+            with located(Source(self.study.path, self.study.toml), table, key):
+                path = sources.absolute(name, self.study.path.parent)
+                self._found[name] = found = start.source(path)
+            self.locations[found.hash] = str(path)
+            self._by_hash[found.hash] = found
+            self._lines[f"Runs start from the weights of {name} (SHA-256 {found.hash[:12]})"] = None
+        return self._found[name]
