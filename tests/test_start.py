@@ -20,7 +20,7 @@ from finetune_study import table, texts, train
 from test_folders import made
 
 import ablate as library
-from ablate import results, text
+from ablate import report, results, store, text
 from ablate.analysis.records import Contrast
 from ablate.data.batches import gather, held_out_starts
 from ablate.errors import AblateError
@@ -29,6 +29,7 @@ from ablate.kinds.transformer import Transformer
 from ablate.model.transformer import model_of
 from ablate.plan import Plan, plan
 from ablate.plan.tiny import tiny
+from ablate.report import method
 from ablate.study import load
 from ablate.train import start
 from ablate.trained import hugging_face, prune
@@ -262,9 +263,9 @@ def test_runs_of_no_steps_are_evaluated_and_runs_of_steps_learn(
     assert {cell for _, cell in losses} == cells
     assert all(losses["some", cell] < losses["none", cell] - 1 for cell in cells)
     assert losses["none", "drop_blocks=[]"] == pytest.approx(librarys_loss(folder), abs=1e-5)
-    assert ablate("report", "none", "--db", str(db))[0] == 0
-    page = (tmp_path / "results" / "none" / "report.md").read_text()
-    assert "were evaluated, without training. They started from given weights" in page
+    with store.open(str(db)) as opened:
+        said = " ".join(" ".join(method.paragraphs(report.gather(opened, "none"))).split())
+    assert "were evaluated, without training. They started from given weights" in said
     assert "Starts from the weights of gpt2" in ablate("show", "1", "--db", str(db))[1]
 
 
