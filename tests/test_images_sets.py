@@ -51,8 +51,8 @@ def test_the_digits_are_those_of_the_source() -> None:
 def test_equal_images_are_on_one_side_and_a_fifth_of_each_class_is_held_out(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     pixels = random.integers(0, 256, (50, 3, 5)).astype(np.uint8)
-    twice = np.concatenate([pixels, pixels])
-    np.savez(tmp_path / "a.npz", images=twice, labels=np.tile(np.arange(50) % 2, 2))
+    twice, labels = np.concatenate([pixels, pixels[::-1]]), np.arange(50) % 2
+    np.savez(tmp_path / "a.npz", images=twice, labels=np.concatenate([labels, labels[::-1]]))
     found = images.find("a.npz", tmp_path)
     data = sets.of(found)
     train, held_out = (
@@ -90,9 +90,10 @@ def test_a_folder_has_a_class_for_each_folder_in_it(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     grey = [random.integers(0, 256, (2, 3)).astype(np.uint8) for _ in range(3)]
     colour = [random.integers(0, 256, (2, 3, 3)).astype(np.uint8) for _ in range(2)]
-    path = folder(tmp_path / "set", cats=grey, dogs=colour)
+    path = folder(tmp_path / "set.v1", cats=grey, dogs=colour)
     (path / "dogs" / "notes.txt").write_text("no image")
-    found = images.find("set", tmp_path)
+    found = images.find("set.v1", tmp_path)
+    assert found.name == "set.v1"
     assert (found.names, found.channels, found.height, found.width) == (("cats", "dogs"), 3, 2, 3)
     pixels, classes = rows(path)
     expected = {np.repeat(one[..., None], 3, -1).tobytes(): 0 for one in grey}

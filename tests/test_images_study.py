@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from cli_helpers import Run
@@ -146,6 +147,20 @@ def test_what_a_study_on_images_cannot_say_is_one_line(
     with pytest.raises(AblateError, match=said) as error:
         plan(load(str(file)))
     assert "\n" not in str(error.value)
+
+
+def test_metrics_of_a_user_are_for_text(tmp_path: Path) -> None:
+    own = """
+        from ablate import metric
+
+        @metric("flat", goal="lower", meaning="nothing")
+        def flat(losses):
+            return losses
+    """
+    (tmp_path / "own.py").write_text(dedent(own), encoding="utf-8")
+    file = study(tmp_path, f'{HEAD}{LABEL}\nuse = ["own.py"]\n{BASE}{FACTORS}')
+    with pytest.raises(AblateError, match="metric flat: metrics of your own are measured on text"):
+        plan(load(str(file)))
 
 
 def test_a_set_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def _make(folder: Path, location: str) -> None:
     height, width, channels = pixels.shape[1:]
     name = location.removeprefix(_AT)
     facts = {
-        "name": name if location.startswith(_AT) else Path(name).stem,
+        "name": Path(name).stem if Path(location).is_file() else Path(name).name,
         "hash": digest.hexdigest(),
         "height": height,
         "width": width,

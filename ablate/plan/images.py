@@ -103,6 +103,12 @@ def complaints(
                 f"{location}: metric {study.metric!r} does not compare cells such as"
                 f" {cell.label!r}, whose objective is {objective.name!r}; choose one of {shown}"
             )
+    if study.evaluation.own:
+        names = ", ".join(study.evaluation.own_names)
+        yield (
+            f"{source.where('use')}: metric {names}: metrics of your own are measured on text, and"
+            " the study is on images; remove it from the file"
+        )
     for probe in study.evaluation.downstream:
         if probe != LABELLED:
             yield (
