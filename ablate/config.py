@@ -98,6 +98,7 @@ class RunConfig(BaseModel):
     n_ctx: int = Limits(256, ge=2, le=1 << 20)
 
     embedding: Choice = "lookup"
+    class_token: Choice = "none"
     tie_embeddings: Choice = "untied"
     embed_norm: Choice = "none"
     mlm_head_transform: Choice = "none"
@@ -239,6 +240,11 @@ class RunConfig(BaseModel):
     def batches_seed(self) -> int:
         """Seed of batch order, masks and dropout."""
         return self.seed if self.data_seed is None else self.data_seed
+
+    def free_of_shape(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of `MEMBER_FIELDS` or `LOADED_FIELDS` that decide no shape of this run."""
+        shapes = self.part("objective").shapes
+        return tuple(name for name in names if name not in shapes)
 
     @property
     def batch_size(self) -> int:

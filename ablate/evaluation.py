@@ -163,7 +163,8 @@ class Evaluation(BaseModel):
     def final_passes(self, config: RunConfig) -> int:
         """Return how often the final evaluation reads `n_final` tokens: for the loss and probes."""
         objective = config.part("objective")
-        return 1 + (len(self.probe.ratio) if objective.masks or objective.corrupts else 0)
+        probed = objective.masks or objective.corrupts or objective.regresses
+        return 1 + (len(self.probe.ratio) if probed else 0)
 
     def read(self, config: RunConfig, held_out: float) -> float:
         """Return the tokens that a run's evaluations read, without those of linear probes.

@@ -37,7 +37,8 @@ _ROWS = (
         "loss",
         "min",
         "nats per token",
-        "cross-entropy on held-out text; for masked models at the ratio they train with",
+        "cross-entropy on held-out text, or of held-out images' classes; for masked models at the"
+        " ratio they train with",
     ),
     Metric(
         "bits_per_byte",
@@ -77,6 +78,14 @@ _ROWS = (
         "max",
         "share",
         "masked accuracy at one ratio of the probe grid",
+        "probe ratio",
+    ),
+    Metric(
+        "reconstruction_loss",
+        "min",
+        "squared error",
+        "of masked autoencoders: mean squared error of hidden patches of held-out images, each"
+        " normalised, at one ratio of the probe grid; the same patches for all arms",
         "probe ratio",
     ),
     Metric(
@@ -140,14 +149,14 @@ _ROWS = (
         "label_accuracy",
         "max",
         "share",
-        "linear probe: which label of `[eval] probe_csv` a text has",
+        "linear probe: which label of `[eval] probe_csv` a text has, or which class an image",
         downstream=True,
     ),
     Metric(
         "label_chance",
         "max",
         "share",
-        "share of the commonest label among the texts that `label_accuracy` is tested on",
+        "share of the commonest label among what `label_accuracy` is tested on",
     ),
     Metric(
         "task_loss",

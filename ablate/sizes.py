@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ablate.components import CATALOGUE, Component, Counts
+from ablate.components import CATALOGUE, Component, Counts, linear
 from ablate.config import LOADED_FIELDS, RunConfig
 
 
@@ -44,6 +44,7 @@ class Parts:
     Attributes:
         counted: Whether FLOPs and memory are known, too.
         divided: Whether it is known what the body is.
+        tokens: How many tokens the counts are for, besides parameters.
     """
 
     block: Counts
@@ -51,6 +52,7 @@ class Parts:
     rest: Counts
     counted: bool = True
     divided: bool = True
+    tokens: int = 1
 
 
 class _Unknown(Exception):
@@ -63,11 +65,10 @@ def count(config: RunConfig) -> Sizes:
     Where a component does not know its sizes, the model is built once on torch's meta device and
     counted, which imports torch.
     """
-    return _count(config.model_copy(update=_LOADED_DEFAULTS))
-
-
-# runs that differ only in these are counted once
-_LOADED_DEFAULTS = {name: RunConfig.model_fields[name].default for name in LOADED_FIELDS}
+    # runs that differ only in what is loaded are counted once
+    loaded = config.free_of_shape(LOADED_FIELDS)
+    defaults = {name: RunConfig.model_fields[name].default for name in loaded}
+    return _count(config.model_copy(update=defaults))
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -84,14 +85,15 @@ def _count(config: RunConfig) -> Sizes:
     total = body + parts.rest.params
     block, rest = kept(parts.block), kept(parts.body) + kept(parts.rest)
     casts = precision.product if precision.casts else 0  # weights are cast once a step
-    flops = blocks.flops + parts.body.flops + parts.rest.flops
-    recomputed = config.n_layer * precision.stream * config.d_model + block + rest
+    flops = (blocks.flops + parts.body.flops + parts.rest.flops) // parts.tokens
+    recomputed = config.n_layer * precision.stream * config.d_model + (block + rest) // parts.tokens
+    activations = (config.n_layer * block + rest) // parts.tokens
     return Sizes(
         params=total,
         body=body if parts.divided else None,
         flops_per_token=flops if parts.counted else None,
         state_bytes=total * (4 * precision.stream + casts),
-        activation_bytes_per_token=config.n_layer * block + rest if parts.counted else None,
+        activation_bytes_per_token=activations if parts.counted else None,
         recomputed_bytes_per_token=recomputed if parts.counted else None,
     )
 
@@ -185,6 +187,8 @@ def score_bytes(config: RunConfig) -> int:
 
 def _parts(config: RunConfig) -> Parts:
     """Return the sizes by part, as components state them or as they are measured."""
+    if config.part("objective").images:
+        return _of_images(config)
     try:
         return _stated(config)
     except _Unknown:
@@ -218,6 +222,42 @@ def _stated(config: RunConfig) -> Parts:
     rest += _ask(part("mlm_head_transform"), config, c)
     rest += Counts(flops=2 * c * config.n_vocab, streams=5 * c + 3 * config.n_vocab)
     return Parts(block, body, rest)
+
+
+def _of_images(config: RunConfig) -> Parts:
+    """Add up the sizes for one image: its patches, those that are shown, those that are decoded.
+
+    A block that has a part without stated sizes is measured in a model of text.
+    """
+    part, c, objective = config.part, config.d_model, config.part("objective")
+    n, before = config.n_ctx, part("class_token").tokens
+    shown, predicted = objective.n_shown(config), objective.n_predicted(config)
+    block = _block_of(config, shown + before)
+    body, rest = _around(config)
+    rest += _ask(part("embedding"), config, c).shared(n) + _ask(part("class_token"), config, c)
+    rest += Counts(streams=shown * c if shown < n else 0)
+    last = part("architecture").decoder(config)
+    if last:
+        width = last.d_model
+        blocks = _block_of(last, n + before) * last.n_layer
+        body += Counts(blocks.params)
+        own_body, own_rest = _around(last)
+        body, rest = body + own_body, rest + own_rest + replace(blocks, params=0)
+        rest += linear(c, width, part("bias").present).shared(shown + before)
+        rest += Counts(params=width, products=c * (shown + before), streams=2 * n * width)
+    width = last.d_model if last else c
+    head = Counts(flops=2 * width * config.n_vocab, streams=5 * width + 3 * config.n_vocab)
+    rest += _ask(part("tie_embeddings"), config, width) + objective.sizes(config, width)
+    return Parts(block, body, rest + head * predicted, tokens=n)
+
+
+def _block_of(config: RunConfig, n: int) -> Counts:
+    """Return the sizes of a block of a stack that reads n vectors of an image, for all of them."""
+    stack = config.model_copy(update={"n_ctx": n})
+    try:
+        return _block(stack).shared(n)
+    except _Unknown:
+        return _measured(_shape(stack)).block.shared(n)
 
 
 def _block(config: RunConfig) -> Counts:
@@ -294,11 +334,14 @@ _SHAPE = ("block", "attention", "position", "embedding")  # groups of factors
 def _shape(config: RunConfig) -> RunConfig:
     """Return what decides the sizes of a model's parts, all else at its default.
 
-    A transformer has two blocks.
+    A transformer has two blocks. That of a model of images is one of text with the same blocks.
     """
     fields = config.model_dump(mode="json")
     named = {name for name in fields if CATALOGUE[name].group in _SHAPE}
     kept = {name: fields[name] for name in named | {"objective", "precision"}}
+    if config.part("objective").images:
+        text = RunConfig(objective="masked")
+        kept |= {name: getattr(text, name) for name in ("objective", "architecture", "embedding")}
     layers = {"n_layer": 2} if config.part("architecture").of_blocks else {}
     return RunConfig(**kept | layers | {"batch_tokens": config.n_ctx})
 

@@ -170,7 +170,7 @@ def presets() -> str:
     """The presets, with the parameters of ablate's model and the published number."""
     rows = []
     for name, row in PRESETS.items():
-        params = sizes.count(resolve({**row.fields, "n_vocab": row.n_vocab})).params
+        params = sizes.count(resolve(row.whole)).params
         counts = (f"{row.n_vocab:,}", f"{params:,}", f"{row.published:g}M")
         rows.append((f"`{name}`", *counts, row.source, row.differs))
     columns = ("preset", "vocabulary", "parameters", "published", "source", "differences")

@@ -8,12 +8,21 @@ from typing import Any
 import torch
 
 from ablate.components import CATALOGUE
+from ablate.components.catalogue import IMAGES
 from ablate.config import RunConfig
 from ablate.model import trial
 from ablate.model.transformer import Transformer
 from ablate.model.trial import tokens as tokens
 
 MODEL_GROUPS = ("block", "attention", "position", "embedding")
+# levels and fields of models that read images: tests/test_images.py
+IMAGE_LEVELS = (*IMAGES, "patches", "classify", "mae")
+IMAGE_FIELDS = {
+    name
+    for name, row in CATALOGUE.items()
+    for needed in row.needs.values()
+    if set(needed) <= set(IMAGE_LEVELS)
+}
 SMALL = {"n_layer": 2, "d_model": 16, "n_head": 4, "n_ctx": 12, "batch_tokens": 24, "n_vocab": 11}
 # a value other than SMALL's or the default for each model factor without levels
 NUMBERS: dict[str, list[Any]] = {
@@ -49,9 +58,9 @@ def small(**fields: Any) -> RunConfig:
 def one_factor() -> Iterator[tuple[str, Any, RunConfig, RunConfig]]:
     """(factor, value, baseline, changed) for every level or value of every factor of a model."""
     for name, row in CATALOGUE.items():
-        if row.group in MODEL_GROUPS:
+        if row.group in MODEL_GROUPS and name not in IMAGE_FIELDS:
             other_fields = BESIDE.get(name, {})
-            for value in row.names or NUMBERS[name]:
+            for value in [one for one in row.names or NUMBERS[name] if one not in IMAGE_LEVELS]:
                 yield name, value, small(**other_fields), small(**other_fields, **{name: value})
 
 

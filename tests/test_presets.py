@@ -85,6 +85,7 @@ THEIRS: dict[str, tuple[str, dict[str, Any]]] = {
             "intermediate_size": 5632,
         },
     ),
+    "vit-b16": ("ViTForImageClassification", {"num_labels": 1000}),
     "llama-7b": ("LlamaForCausalLM", LLAMA),
     "llama-13b": (
         "LlamaForCausalLM",
@@ -99,7 +100,8 @@ THEIRS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # parameters that the library's model has and ours has not
 SEGMENTS = "token_type_embeddings"
-UNUSED_ROWS = {"bart-base": 2 * 2 * 768}  # of two tables of positions
+# of two tables of positions; of the class token, whose vector and position are one here
+UNUSED_ROWS = {"bart-base": 2 * 2 * 768, "vit-b16": 768}
 # to how many parameters the source rounds, by default a million
 ROUNDED = {
     **dict.fromkeys(("bert-base", "t5-small", "t5-base", "bart-base"), 10e6),
@@ -108,13 +110,14 @@ ROUNDED = {
     "bert-large": 10e6,
     "transformer-base": 4e6,
     "transformer-big": 2.5e6,
+    "vit-b16": 2e6,  # 86M is without the head of 0.8M
 }
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", THEIRS)
 def test_a_preset_has_the_parameters_of_the_published_model(name: str) -> None:
     row = PRESETS[name]
-    found = sizes.count(resolve({**row.fields, "n_vocab": row.n_vocab})).params
+    found = sizes.count(resolve(row.whole)).params
     of, changed = THEIRS[name]
     made = getattr(transformers, of)
     with torch.device("meta"):
@@ -127,6 +130,23 @@ def test_a_preset_has_the_parameters_of_the_published_model(name: str) -> None:
     )
     assert found == expected - UNUSED_ROWS.get(name, 0)
     assert abs(found - row.published * 1e6) <= ROUNDED.get(name, 1e6) / 2
+
+
+def test_every_preset_is_compared_with_a_published_model() -> None:
+    assert {*PRESETS} == {*THEIRS, "vit-22b-layer"}
+
+
+def test_a_layer_of_vit_22b_has_the_parameters_of_one_of_its_48_blocks() -> None:
+    row = PRESETS["vit-22b-layer"]
+    width, mlp = 6144, 24576
+    products = 4 * width**2 + 2 * width * mlp
+    assert round(48 * products / 1e6) == 21743  # Table 1 of the paper
+    norms = 3 * width + 2 * 128  # of attention, MLP and the end; of queries and keys of 48 heads
+    counted = sizes.count(resolve(row.whole))
+    assert counted.body == products + norms
+    assert round(products / 1e6) == row.published
+    patches = 3 * 14**2 * width + 256 * width
+    assert counted.params == products + norms + patches + 1000 * width
 
 
 HEAD = 'name = "a"\nquestion = "?"\nseeds = 2\n'
@@ -248,13 +268,15 @@ def test_a_preset_is_a_level(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_can_be_planned_and_made_tiny(tmp_path: Path, name: str) -> None:
-    base = f'preset = "{name}"\ntokenizer = "byte"\ntokens = "100M"\n'
+    data = "patch = 2" if PRESETS[name].side else 'tokenizer = "byte"'
+    base = f'preset = "{name}"\n{data}\ntokens = "100M"\n'
     pairs = PRESETS[name].fields["objective"] == "pairs"
     study = read(tmp_path, base + ('corpus = "cmudict"\n' if pairs else ""))
     made = {cell.config.n_layer for cell in plan(study).cells}
     assert made == {PRESETS[name].fields["n_layer"]}
     small = [cell.config for cell in plan(tiny(study)).cells]
-    assert max(config.d_model for config in small) <= 80
+    heads = PRESETS[name].fields.get("n_head", 0)  # of two channels or more
+    assert max(config.d_model for config in small) <= max(80, 2 * heads)
 
 
 def test_a_preset_without_tokenizer_or_of_no_name_is_one_line(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ ORDER = re.findall(r"^\| `(\w+)/?` \|", TABLE, re.M)  # a module imports from th
 LATER = {
     "kinds/transformer.py": "ablate.train.engine",
     "kinds/finetune.py": "ablate.train.finetune",
+    "kinds/image.py": "ablate.train.images",
     "sizes.py": "ablate.model.measure",
     "plan/check.py": "ablate.train",
     "plan/starting.py": "ablate.train",

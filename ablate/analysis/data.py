@@ -58,7 +58,7 @@ class StudyData:
         The mean of a row is the run's metric. {} if the metric is no such loss.
         """
         name, _ = final(self.study.metric)
-        if name not in ("loss", "probe_loss") or self.study.own:
+        if name not in ("loss", "probe_loss", "reconstruction_loss") or self.study.own:
             return {}
         return results.weighted_windows(self.study.name, self.db, self.study.metric)
 

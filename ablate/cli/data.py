@@ -23,20 +23,27 @@ def data(
         str,
         typer.Argument(
             metavar="STUDY|CORPUS",
-            help="A study, or a corpus: austen, sotu, a file, a folder or a glob.",
+            help="A study, or a corpus: austen, sotu, a file, a folder or a glob; images: digits,"
+            " an .npz file.",
             autocompletion=complete.studies,
         ),
     ],
 ) -> None:
     """Show the texts of a study, or a corpus: its parts, its split, duplicates, samples."""
+    from ablate.images import sets as images
     from ablate.text import corpora, tokenizers
 
     if _is_study(what):
         from ablate.cli.planning import open_study
 
         plan = open_study(what, None, None)
+        if not plan.texts:
+            show_all(plan.about)
         for text in plan.texts:
             show_all(_about(text.corpus, text.tokenizer, plan.study.evaluation.tokens))
+        return
+    if what in images.NAMED or what.endswith(".npz"):
+        show_all([images.find(what, Path()).about])
         return
     corpus = corpora.find(what, Path())
     spec = "tokens" if corpus.holds_tokens else "byte"

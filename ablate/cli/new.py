@@ -28,6 +28,7 @@ START = {
     "tokens": "2M",
     "lr": 1e-3,
 }
+OF_TEXT = ("corpus", "n_ctx", "tokenizer")  # what a study on images does not start from
 BESIDE_PRESET = ("corpus", "tokens")  # of START, where a preset brings all else
 
 
@@ -124,7 +125,9 @@ def new(
     ablate new depth --factor topology=1,2,5 --factor n_layer=4,12 --within n_layer --seeds 8
     """
     from ablate.errors import AblateError, unknown
+    from ablate.evaluation import LABELLED
     from ablate.plan import plan
+    from ablate.study.model import reads_images
     from ablate.study.parse import parse
     from ablate.study.write import value, write
 
@@ -148,6 +151,10 @@ def new(
         raw["exclude"] = [*raw.get("exclude", []), *(_pairs("--exclude", one) for one in exclude)]
     own = command is not None or "command" in raw
     varied, started = _vary(raw, factor, own), _begin(raw, base, own)
+    if not own and origin is None and reads_images(raw["base"], raw["factors"]):
+        for key in {*OF_TEXT} - varied - started:
+            raw["base"].pop(key, None)
+        raw["metric"] = metric or LABELLED
     if not own:
         _place(raw, varied | started, path.parent)
     if both := sorted(varied & started):

@@ -728,7 +728,7 @@ def _presets() -> None:
 
     rows = []
     for name, row in PRESETS.items():
-        config = resolve({**row.fields, "n_vocab": row.n_vocab})
+        config = resolve(row.whole)
         shape = (config.n_layer, config.d_model, config.n_head, config.n_ctx, f"{row.n_vocab:,}")
         params = f"{sizes.count(config).params:,}"
         rows.append((name, params, f"{row.published:g}M", *map(str, shape), row.source))

@@ -36,7 +36,7 @@ class Full(Attention):
     causal = False
 
     def check(self, config: Config) -> None:
-        if not config.part("objective").masks:
+        if not (config.part("objective").masks or config.part("objective").images):
             raise AblateError(
                 "attention = 'full' lets a causal model see what it predicts; use attention ="
                 " 'causal' or objective = 'masked'"

@@ -184,7 +184,7 @@ class Component:
     module: ClassVar[str] = ""  # "package.module:Class" of the torch module, "" for none
     fields: ClassVar[tuple[Field, ...]] = ()  # hyper-parameters of its own
     implies: ClassVar[Mapping[str, str]] = {}  # factor → level, which a study cannot change
-    defaults: ClassVar[Mapping[str, str]] = {}  # factor → level, if a study does not set it
+    defaults: ClassVar[Mapping[str, Any]] = {}  # factor → level, if a study does not set it
 
     @classmethod
     def of_plain(cls, names: set[str]) -> dict[str, Any]:

@@ -165,6 +165,53 @@ class EncoderDecoder(SequenceToSequence):
     implies: ClassVar = {"attention": "causal"}
 
 
+class OfImages(Architecture):
+    """Base of the architectures that read patches of images."""
+
+    of_blocks = probed = True
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        """Its parts state them."""
+        return Counts()
+
+    def check(self, config: Config) -> None:
+        if not config.part("objective").images:
+            raise AblateError(
+                f"architecture = {self.name!r} reads images; use objective = 'classify' or 'mae'"
+            )
+
+    def decoder(self, config: Config) -> Config | None:
+        """Return the configuration of the decoder's stack; None without a decoder."""
+        return None
+
+
+@level("architecture", "vision-transformer", source="Dosovitskiy et al. 2020, arXiv:2010.11929")
+class VisionTransformer(OfImages):
+    """Patches of an image, blocks, a final norm, features of the image and a head."""
+
+    module = "ablate.model.vision:VisionTransformer"
+
+
+@level("architecture", "masked-autoencoder", source="He et al. 2021, arXiv:2111.06377")
+class MaskedAutoencoder(OfImages):
+    """An encoder of the patches that are shown, and a light decoder of all patches."""
+
+    module = "ablate.model.vision:MaskedAutoencoder"
+
+    def decoder(self, config: Config) -> Config:
+        """See `OfImages.decoder`: the same factors, in its own width and depth."""
+        width = config.d_decoder or config.d_model
+        n_head = width // config.d_head
+        changed = {
+            "n_layer": config.n_layer_decoder,
+            "d_model": width,
+            "d_mlp": config.part("activation").d_mlp(width),
+            "n_head": n_head,
+            "n_kv_head": n_head * config.n_kv_head // config.n_head,
+        }
+        return config.model_copy(update=changed)
+
+
 class Topology(Component):
     """Base of all topologies.
 

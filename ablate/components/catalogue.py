@@ -96,8 +96,11 @@ CROSSES = (
     *("rnn-cross-attention", "rnn-self-attention", "rnn-encoder"),
     *("causal-encoder-decoder", "encoder-decoder"),
 )
+IMAGES = ("vision-transformer", "masked-autoencoder")  # architectures that read images
 # what the factors of a model's parts need
-BLOCKS = {"architecture": ("transformer", "rnn-seq2seq", *CROSSES)}
+BLOCKS = {"architecture": ("transformer", "rnn-seq2seq", *CROSSES, *IMAGES)}
+# what those of text do
+TEXT = {"objective": ("causal", "masked", "pairs", "span", "denoise")}
 # what factors of the scores need
 ATTENDS = {"mixer": ("attention", "rnn-attention"), "architecture": CROSSES}
 DENSE = {"mlp": ("dense",)}  # what those of the MLP do
@@ -260,9 +263,20 @@ _ROWS = (
         source="GPT-NeoX-20B, Black et al. 2022, arXiv:2204.06745",
         needs={"position": ("rotary",)},
     ),
-    Factor("n_ctx", "position", "Tokens in a training sequence."),
+    Factor(
+        "n_ctx",
+        "position",
+        "Tokens in a training sequence; of images the patches, which follow from patch.",
+    ),
     # -- embedding ---------------------------------------------------------------------------------
     Factor("embedding", "embedding", "From a token to a vector.", choice=True, needs=BLOCKS),
+    Factor(
+        "class_token",
+        "embedding",
+        "A token before the patches of an image.",
+        choice=True,
+        needs={"architecture": IMAGES},
+    ),
     Factor(
         "tie_embeddings",
         "embedding",
@@ -285,16 +299,21 @@ _ROWS = (
         needs={"objective": ("masked",)},
     ),
     Factor(
-        "n_vocab", "embedding", "Size of the vocabulary; follows from the tokenizer (and [MASK])."
+        "n_vocab",
+        "embedding",
+        "Size of the vocabulary, which follows from the tokenizer (and [MASK]); of images the"
+        " classes, or the numbers of a patch.",
     ),
     # -- objective ---------------------------------------------------------------------------------
-    Factor("objective", "objective", "Tokens that are predicted.", choice=True),
+    Factor("objective", "objective", "What is predicted, of text or of images.", choice=True),
     Factor(
         "mask_ratio",
         "objective",
-        "Share of tokens that are masked or corrupted, 0.05 to 0.95.",
-        source="Devlin et al. 2019, arXiv:1810.04805; Wettig et al. 2023, arXiv:2202.08005",
-        needs={"objective": ("masked", "span", "denoise")},
+        "Share of tokens that are masked or corrupted, or of patches that are hidden, 0.05 to"
+        " 0.95.",
+        source="Devlin et al. 2019, arXiv:1810.04805; Wettig et al. 2023, arXiv:2202.08005;"
+        " He et al. 2021, arXiv:2111.06377",
+        needs={"objective": ("masked", "span", "denoise", "mae")},
     ),
     Factor(
         "mask_mix",
@@ -325,6 +344,7 @@ _ROWS = (
         "objective",
         "Weight of (log Σ exp logits)² in the training loss.",
         source="PaLM, arXiv:2204.02311",
+        needs={"objective": (*TEXT["objective"], "classify")},
     ),
     # -- data --------------------------------------------------------------------------------------
     Factor(
@@ -333,7 +353,8 @@ _ROWS = (
         "Text: austen, sotu; cmudict, cmudict-long (pairs of word and phonemes); debian-docs "
         "(built by `python studies/corpora/debian_docs.py`); "
         "a file, folder or glob of text, JSON lines, CSV, Parquet, a Hugging Face data set on disk "
-        "or token files; or { train = …, held_out = … }.",
+        "or token files; or { train = …, held_out = … }. "
+        "For images: digits, an .npz file, or a folder with a folder of images for each class.",
     ),
     Factor(
         "tokenizer",
@@ -341,6 +362,7 @@ _ROWS = (
         "byte; bpe:SIZE trained on the training part; a tokenizer.json; tokens, for token files; "
         "or one of your own.",
         open=True,
+        needs=TEXT,
     ),
     Factor("corpus_hash", "data", "SHA-256 of the text; filled in."),
     Factor("split", "data", "How held-out text was chosen, for readers; filled in."),

@@ -8,6 +8,7 @@ from ablate.components.base import Component, Config, Counts, linear
 from ablate.components.block import VASWANI
 from ablate.components.catalogue import factor, level
 from ablate.components.norm import BERT
+from ablate.components.objective import VIT, patch_width
 from ablate.errors import AblateError
 
 
@@ -39,6 +40,53 @@ class Lookup(TokenEmbedding):
 
     def sizes(self, config: Config, width: int) -> Counts:
         return Counts(params=config.n_vocab * width)
+
+
+@level("embedding", "patches", source=VIT)
+class Patches(TokenEmbedding):
+    """A linear map of the pixels of a patch."""
+
+    module = "ablate.model.vision:PatchEmbedding"
+
+    def check(self, config: Config) -> None:
+        super().check(config)
+        if not config.part("objective").images:
+            raise AblateError(
+                "embedding = 'patches' reads images; use objective = 'classify' or 'mae'"
+            )
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        """See `Component.sizes`: the pixels are kept for the backward pass."""
+        numbers = patch_width(config)
+        kept = Counts(streams=numbers)
+        return linear(numbers, width, config.part("bias").present) + kept
+
+
+class ClassToken(Component):
+    """Base of the levels of `class_token`. `width`: d_model.
+
+    Attributes:
+        tokens: Tokens before the patches.
+    """
+
+    factors = ("class_token",)
+    tokens: ClassVar[int] = 0
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        return Counts(params=self.tokens * width)
+
+
+@level("class_token", "none", source="He et al. 2021, arXiv:2111.06377, §A.1")
+class NoClassToken(ClassToken):
+    """No token; the features of an image are the mean of those of its patches."""
+
+
+@level("class_token", "learned", source=f"{VIT}; BERT")
+class LearnedClassToken(ClassToken):
+    """A learned vector, whose features are those of the image."""
+
+    module = "ablate.model.vision:ClassToken"
+    tokens = 1
 
 
 class Tie(Component):

@@ -1,10 +1,11 @@
-"""What is predicted, and what of a text is masked together."""
+"""What is predicted of text or images, and what of a text is masked together."""
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
-from ablate.components.base import Component, Config
+from ablate.components.base import Component, Config, Counts, Field
 from ablate.components.catalogue import level
 from ablate.components.norm import BERT
 from ablate.errors import AblateError
@@ -18,6 +19,10 @@ class Objective(Component):
         special_tokens: Tokens of the vocabulary in addition to the tokenizer's, such as [MASK].
         pairs: Whether the documents of the text are pairs of source and target.
         corrupts: Whether an encoder reads corrupted text.
+        images: Whether it reads images.
+        regresses: Whether numbers are predicted, and not one of n_vocab classes.
+        shapes: Fields that decide the shape of a step under this objective, though they are only
+            loaded into the step of others.
     """
 
     factors = ("objective",)
@@ -25,11 +30,31 @@ class Objective(Component):
     special_tokens: ClassVar[int] = 0
     pairs: ClassVar[bool] = False
     corrupts: ClassVar[bool] = False
+    images: ClassVar[bool] = False
+    regresses: ClassVar[bool] = False
+    shapes: ClassVar[tuple[str, ...]] = ()
 
     @property
     def has_source(self) -> bool:
-        """Whether what is predicted has a source: the other part of a pair, or corrupted text."""
-        return self.pairs or self.corrupts
+        """Whether what is predicted has a source: half of a pair, corrupted text, or an image."""
+        return self.pairs or self.corrupts or self.images
+
+    @property
+    def by_document(self) -> bool:
+        """Whether a row of a batch is a document or an image, and not a window of running text."""
+        return self.pairs or self.images
+
+    def span(self, config: Config) -> int:
+        """Return the integers in a row of a batch, from which inputs and targets are made."""
+        return int(config.n_ctx) + 1
+
+    def guess(self, config: Config) -> float:
+        """Return the loss of a model that knows nothing."""
+        return math.log(config.n_vocab)
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        """See `Component.sizes`: what it adds to the head, which reads `width` channels."""
+        return Counts()
 
 
 @level("objective", "causal", source="Radford et al. 2018 (GPT)")
@@ -134,6 +159,157 @@ class Denoise(Corrupts):
 
     module = "ablate.data.corrupt:Denoise"
     special_tokens = 2  # the mask, and what begins a target
+
+
+MAE = "MAE, He et al. 2021, arXiv:2111.06377"
+VIT = "ViT, Dosovitskiy et al. 2020, arXiv:2010.11929"
+_PATCH = (
+    Field("patch", int, 2, "Side of the square patches of an image, in pixels.", VIT),
+    Field("image_height", int, 0, "Pixels of an image from top to bottom; filled in."),
+    Field("image_width", int, 0, "Pixels of an image from left to right; filled in."),
+    Field("image_channels", int, 0, "Numbers of a pixel; filled in."),
+)
+
+
+def patch_width(config: Config) -> int:
+    """Return the numbers of a patch."""
+    return int(config.patch**2 * config.image_channels)
+
+
+class OfImages(Objective):
+    """Base of the objectives on images: a token is a patch, n_ctx are the patches of an image."""
+
+    images = True
+    fields: ClassVar[tuple[Field, ...]] = _PATCH
+
+    def check(self, config: Config) -> None:
+        height, width, patch = config.image_height, config.image_width, config.patch
+        if patch < 1 or height % patch or width % patch:
+            both = math.gcd(height, width)
+            fitting = [str(side) for side in range(1, both + 1) if both % side == 0]
+            raise AblateError(
+                f"patch = {patch} does not divide the images of {height} × {width} pixels; choose"
+                f" one of {', '.join(fitting)}"
+            )
+        patches = height * width // patch**2
+        if patches < 2:
+            raise AblateError(
+                f"patch = {patch}: an image of {height} × {width} pixels is a single patch; choose"
+                " a smaller one"
+            )
+        if config.n_ctx != patches:
+            raise AblateError(
+                f"n_ctx = {config.n_ctx}: an image has {patches} patches of {patch} × {patch}"
+            )
+        if config.part("document_mask").within:
+            raise AblateError(
+                f"objective = {self.name!r} reads one image a row; use document_mask = 'none'"
+            )
+
+    def span(self, config: Config) -> int:
+        """See `Objective.span`: the bytes of an image's pixels and of its class."""
+        return int(config.image_height * config.image_width * config.image_channels) + 2
+
+    def n_shown(self, config: Config) -> int:
+        """Return the patches that the encoder reads."""
+        return int(config.n_ctx)
+
+    def n_predicted(self, config: Config) -> int:
+        """Return the vectors of an image that the head reads."""
+        return 1
+
+    def n_outputs(self, n_patch: int, n_class: int) -> int:
+        """Return n_vocab, for images of `n_class` classes with `n_patch` numbers of a patch."""
+        raise NotImplementedError
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        """See `Objective.sizes`: a bias."""
+        return Counts(params=config.n_vocab if config.part("bias").present else 0)
+
+
+@level("objective", "classify", source=VIT)
+class Classify(OfImages):
+    """The class of an image."""
+
+    module = "ablate.data.images:Classify"
+    implies: ClassVar = {
+        "architecture": "vision-transformer",
+        "embedding": "patches",
+        "tie_embeddings": "untied",
+    }
+    defaults: ClassVar = {"attention": "full", "position": "learned"}
+
+    def n_outputs(self, n_patch: int, n_class: int) -> int:
+        """See `OfImages.n_outputs`."""
+        return n_class
+
+
+@level("objective", "mae", source=MAE)
+class MaskedAutoencoding(OfImages):
+    """The pixels of hidden patches, each patch normalised by its own mean and deviation."""
+
+    module = "ablate.data.images:MaskedAutoencoding"
+    implies: ClassVar = {
+        "architecture": "masked-autoencoder",
+        "embedding": "patches",
+        "tie_embeddings": "untied",
+    }
+    defaults: ClassVar = {"attention": "full", "position": "learned", "mask_ratio": 0.75}
+    regresses = True
+    shapes = ("mask_ratio",)
+    fields = (
+        *_PATCH,
+        Field("n_layer_decoder", int, 2, "Number of blocks of the decoder.", MAE),
+        Field("d_decoder", int, 0, "Width of the decoder's stream; 0 for d_model.", MAE),
+    )
+
+    def check(self, config: Config) -> None:
+        super().check(config)
+        position = config.part("position")
+        if position.rotates or position.biases:
+            raise AblateError(
+                f"position = {config.position!r} counts distances in a sequence, and the encoder of"
+                " objective = 'mae' reads patches that are not neighbours; use 'learned',"
+                " 'sinusoidal' or 'none'"
+            )
+        if patch_width(config) < 2:
+            raise AblateError(
+                "patch = 1 of grey images has one number, which normalised is 0: choose a larger"
+                " patch"
+            )
+        if not 1 <= self.n_hidden(config) < config.n_ctx:
+            raise AblateError(
+                f"mask_ratio = {config.mask_ratio:g} hides {self.n_hidden(config)} of"
+                f" {config.n_ctx} patches; at least one has to be hidden and one shown"
+            )
+        if config.n_layer_decoder < 1:
+            raise AblateError(f"n_layer_decoder = {config.n_layer_decoder}: at least 1")
+        width, group = config.d_decoder or config.d_model, config.n_head // config.n_kv_head
+        if width < 1 or width % (config.d_head * group):
+            raise AblateError(
+                f"d_decoder = {width} is not a multiple of {config.d_head * group}: heads of the"
+                f" decoder have d_head = {config.d_head}, and {group} share keys and values"
+            )
+
+    def guess(self, config: Config) -> float:
+        """See `Objective.guess`: the mean square of a normalised number."""
+        return 1.0
+
+    def n_hidden(self, config: Config) -> int:
+        """Return the patches of an image that are hidden."""
+        return round(config.mask_ratio * config.n_ctx)
+
+    def n_shown(self, config: Config) -> int:
+        """See `OfImages.n_shown`."""
+        return int(config.n_ctx) - self.n_hidden(config)
+
+    def n_predicted(self, config: Config) -> int:
+        """See `OfImages.n_predicted`: all patches, of which the hidden ones are scored."""
+        return int(config.n_ctx)
+
+    def n_outputs(self, n_patch: int, n_class: int) -> int:
+        """See `OfImages.n_outputs`."""
+        return n_patch
 
 
 class Corruption(Component):

@@ -30,11 +30,13 @@ class Preset:
 
     Attributes:
         fields: Fields of a run.
-        n_vocab: Size of the published vocabulary, its special tokens included. A run has the
-            vocabulary of its tokenizer instead.
+        n_vocab: Size of the published vocabulary, its special tokens included, or number of
+            classes. A run has the vocabulary of its tokenizer, or the classes of its images,
+            instead.
         published: Its parameters in millions, as the source rounds them.
         source: Paper, and code or model card where the paper does not say it.
         differs: How ablate's model, or what the preset sets, differs from the published model.
+        side: Height and width of its images, in colour; 0 for a model of text.
     """
 
     fields: Mapping[str, Any]
@@ -42,6 +44,16 @@ class Preset:
     published: float
     source: str
     differs: str = ""
+    side: int = 0
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """The fields of the published model, with those that follow from its data."""
+        made = {**self.fields, "n_vocab": self.n_vocab}
+        if self.side:
+            sides = dict.fromkeys(("image_height", "image_width"), self.side)
+            made |= {**sides, "image_channels": 3, "n_ctx": (self.side // made["patch"]) ** 2}
+        return made
 
     @property
     def n_tokenizer(self) -> int:
@@ -61,6 +73,8 @@ T5 = "Raffel et al. 2020, arXiv:1910.10683, §3.1 and §3.7"
 BART = "Lewis et al. 2020, arXiv:1910.13461; sizes of its code base's README"
 VASWANI = "Vaswani et al. 2017, arXiv:1706.03762, Table 3 and §5"
 LLAMA = "LLaMA, Touvron et al. 2023, arXiv:2302.13971, Table 2 and §2"
+VIT = "ViT, Dosovitskiy et al. 2020, arXiv:2010.11929, Tables 1 and 3"
+VIT_22B = "ViT-22B, Dehghani et al. 2023, arXiv:2302.05442, §2 and Table 1"
 TINY_LLAMA = "TinyLlama, Zhang et al. 2024, arXiv:2401.02385, Table 2"
 
 _GPT_1 = {
@@ -177,6 +191,35 @@ _LLAMA = {
     "grad_clip": 1.0,
     "schedule": "cosine",
 }
+_VIT = {
+    "objective": "classify",
+    "norm": "pre",
+    "norm_kind": "layernorm",
+    "norm_epsilon": 1e-6,
+    "activation": "gelu",
+    "position": "learned",
+    "bias": "all",
+    "class_token": "learned",
+    "patch": 16,
+    "dropout": 0.1,
+    "lr": 3e-3,
+    "weight_decay": 0.3,
+    "grad_clip": 1.0,
+    "warmup": 0.107,  # 10,000 steps of 300 epochs of ImageNet
+    "schedule": "cosine",
+    "batch_tokens": 4096 * 196,
+}
+_VIT_22B = {
+    "objective": "classify",
+    "topology": "parallel",
+    "norm": "pre",
+    "norm_kind": "rmsnorm",  # a layer norm without centring and bias
+    "qk_norm": "layernorm",
+    "activation": "gelu",
+    "position": "learned",
+    "bias": "none",
+    "patch": 14,
+}
 
 
 def _size(n_layer: int, d_model: int, n_head: int, **more: Any) -> dict[str, Any]:
@@ -191,6 +234,15 @@ _OF_BART = (
     " model are not published"
 )
 _OF_VASWANI = "ablate has no learning rate of d^-½·step^-½, label smoothing or batches by length"
+_OF_VIT = (
+    "class token and its position are one vector; 86M is without the head; ablate has no stronger"
+    " augmentation, Mixup or label smoothing"
+)
+_OF_VIT_22B = (
+    "one of 48 blocks, with the embedding and a head of 1,000 classes: 453M is a 48th of 21,743M;"
+    " ablate has a norm of its own before the MLP, no biases in the MLP, no attention pooling; the"
+    " recipe is not set"
+)
 _OF_LLAMA = "its initialisation is not published"
 # warm-up: 2,000 steps of 1T / 4M and of 3T / 2M
 _LLAMA_TOLD = {"norm_epsilon": 1e-6, "lr": 3e-4, "warmup": 0.0084, "batch_tokens": 4 << 20}
@@ -212,6 +264,10 @@ PRESETS: dict[str, Preset] = {
     ),
     "transformer-big": Preset(
         _VASWANI | _size(6, 1024, 16, dropout=0.3, warmup=4 / 300), 37000, 213, VASWANI, _OF_VASWANI
+    ),
+    "vit-b16": Preset(_VIT | _size(12, 768, 12), 1000, 86, VIT, _OF_VIT, side=224),
+    "vit-22b-layer": Preset(
+        _VIT_22B | _size(1, 6144, 48), 1000, 453, VIT_22B, _OF_VIT_22B, side=224
     ),
     "tinyllama-1.1b": Preset(
         _LLAMA | _size(22, 2048, 32, n_kv_head=4, d_mlp=5632) | _TINY_LLAMA_TOLD,

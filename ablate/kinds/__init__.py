@@ -190,6 +190,7 @@ class Kind(Protocol):
 _PATHS = {  # name → "module:class"
     "transformer": "ablate.kinds.transformer:Transformer",
     "finetune": "ablate.kinds.finetune:Finetune",
+    "image": "ablate.kinds.image:Image",
     "command": "ablate.kinds.command:Command",
     "imported": "ablate.kinds.imported:Imported",
 }

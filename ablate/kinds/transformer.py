@@ -79,7 +79,7 @@ class Transformer:
 @functools.lru_cache(maxsize=1 << 14)
 def shape(config: RunConfig) -> str:
     """Return a text that is equal for configurations that one compiled step can train together."""
-    left_out = {*MEMBER_FIELDS, "split"}
+    left_out = {*config.free_of_shape(MEMBER_FIELDS), "split"}
     fields = config.model_dump(mode="json", exclude_defaults=True, exclude=left_out)
     return json.dumps(fields, sort_keys=True)
 

@@ -78,7 +78,7 @@ class EncoderDecoder(Transformer):
 
     def _encoded(self, pieces: Pieces, source: Tensor, starts: Tensor | None) -> Tensor:
         """Return the encoder's output for a source, [K, B, S, C]."""
-        encoder = pieces.encoder
+        encoder = pieces.second
         assert encoder is not None
         self.encoder.recompute = self.recompute
         x, bias = encoder.start(source, starts)
@@ -95,4 +95,4 @@ class EncoderDecoder(Transformer):
             [change(block.forward) for block in self.encoder.blocks],
             change(self.encoder.final_norm.forward),
         )
-        return super().pieces(change)._replace(encoder=encoder)
+        return super().pieces(change)._replace(second=encoder)

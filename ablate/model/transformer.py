@@ -24,7 +24,7 @@ class Pieces(NamedTuple):
     start: Callable[..., tuple[Tensor, Tensor | None]]
     blocks: Sequence[Callable[..., Tensor]]
     final_norm: Callable[[Tensor], Tensor]
-    encoder: Pieces | None = None  # those of a model that has one
+    second: Pieces | None = None  # those of the other stack of a model that has two
 
 
 class Stack(nn.Module):
@@ -70,24 +70,38 @@ class Stack(nn.Module):
             The stream, [K, B, T, C], and a bias [1 or K, H, T, T] by query and key, or None; with
             `starts` it is [K·B, 1 or H, T, T].
         """
-        length, causal = x.shape[-2], self.config.part("attention").causal
-        places = None
-        if starts is not None:
-            places = torch.arange(length, device=x.device) - starts
-        x = self.dropout(self.embed_norm(self.position.embed(x, places)))
-        bias = self.position.bias(length)
         if starts is None:
-            if bias is not None and causal:
-                bias = bias.masked_fill(future(length, x.device), -torch.inf)
-            return x, bias
+            x = self.encoded(x)
+            return x, self.bias(x)
+        length = x.shape[-2]
+        x = self.encoded(x, torch.arange(length, device=x.device) - starts)
+        bias = self.position.bias(length)
         hidden = apart(starts)
-        if causal:
+        if self.config.part("attention").causal:
             hidden = hidden | future(length, x.device)
         if bias is None:  # made once in the precision of the product, for all blocks
             bias = nothing(self.config, x).expand(hidden.shape)
         else:
             bias = each(bias, len(hidden))
         return x, bias.masked_fill(hidden, -torch.inf)
+
+    def encoded(self, x: Tensor, places: Tensor | None = None) -> Tensor:
+        """Return embeddings x with their positions, normalised, with dropout: the stream.
+
+        Args:
+            x: [K, B, T, C].
+            places: Positions of the tokens, [K, B, T]; by default 0 … T − 1.
+        """
+        encoded: Tensor = self.dropout(self.embed_norm(self.position.embed(x, places)))
+        return encoded
+
+    def bias(self, x: Tensor) -> Tensor | None:
+        """Return what is added to all blocks' scores of the stream x of one document a row."""
+        length = x.shape[-2]
+        bias: Tensor | None = self.position.bias(length)
+        if bias is not None and self.config.part("attention").causal:
+            bias = bias.masked_fill(future(length, x.device), -torch.inf)
+        return bias
 
     def through(self, blocks: Sequence[Callable[..., Tensor]], x: Tensor, *read: Any) -> Tensor:
         """Return the stream after blocks, each of which also takes what is `read`."""
@@ -128,8 +142,13 @@ class Transformer(Stack):
         self.embedding = config.part("embedding").build(config, pack, width)
         self.stack()
         self.transform = config.part("mlm_head_transform").build(config, pack, width)
-        self.unembedding = Unembedding(config, pack)
+        self.unembedding = Unembedding(self.last_stack, pack)
         in_precision(self, config)
+
+    @property
+    def last_stack(self) -> RunConfig:
+        """The configuration of the stack whose output the head reads."""
+        return self.config
 
     @property
     def n_params(self) -> int:
@@ -297,14 +316,15 @@ class MlmTransform(nn.Module):
 class Unembedding(nn.Module):
     """[K, …, C] → [K, …, V] by a matrix of its own or the embedding's.
 
-    It has a bias only after a transform that asks for one.
+    It has a bias only after a transform that asks for one, and for images.
     """
 
     def __init__(self, config: RunConfig, pack: int) -> None:
         super().__init__()
         self.fan_in = config.d_model
         untied = not config.part("tie_embeddings").tied
-        bias = config.part("mlm_head_transform").logit_bias and config.part("bias").present
+        wanted = config.part("mlm_head_transform").logit_bias or config.part("objective").images
+        bias = wanted and config.part("bias").present
         self.weight = (
             nn.Parameter(torch.full((pack, config.n_vocab, config.d_model), torch.nan))
             if untied

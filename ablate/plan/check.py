@@ -28,6 +28,7 @@ COMPARABLE = {  # metric → fields that two cells must share for the comparison
     "loss_at_length": (*_MASKING, *_TOKENS, "n_ctx"),
     "corrupted_loss": _TOKENS,
     "corrupted_accuracy": _TOKENS,
+    "reconstruction_loss": ("patch",),
     "probe_loss": _TOKENS,
     "probe_accuracy": _TOKENS,
     "pseudo_perplexity": _TOKENS,
@@ -92,11 +93,11 @@ def _idle_evaluation(study: Study, cells: tuple[Cell, ...], source: Source) -> I
     objectives = [cell.config.part("objective") for cell in cells]
     without_source = {one.name for one in objectives if not one.has_source}
     masked = {one.name for one in objectives if one.masks}
-    corrupted = {one.name for one in objectives if one.corrupts}
+    corrupted = {one.name for one in objectives if one.corrupts or one.regresses}
     pairs = {one.name for one in objectives if one.pairs}
     for key, concerned, needed in (
         ("lengths", without_source, "'causal' or 'masked'"),
-        ("probe.ratio", masked | corrupted, "'masked', 'span' or 'denoise'"),
+        ("probe.ratio", masked | corrupted, "'masked', 'span', 'denoise' or 'mae'"),
         ("probe.mix", masked, "'masked'"),
         ("probe.kind", masked, "'masked'"),
         ("decoded", pairs, "'pairs'"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ablate.plan import check, commands, confounds, finetuned, held_out
+from ablate.plan import check, commands, confounds, finetuned, held_out, images
 from ablate.plan import notes as transformer_notes
 from ablate.plan.commands import CommandResolver
 from ablate.plan.imported import ImportedResolver
@@ -53,6 +53,14 @@ PLANNING = {
         finetuned.shared_rate,
         finetuned.notes,
         finetuned.with_final_tokens,
+    ),
+    "image": Planning(
+        images.ImageResolver,
+        images.complaints,
+        images.of_pairs,
+        confounds.shared_rate,
+        images.notes,
+        held_out.with_final_tokens,
     ),
     "command": Planning(
         resolver=CommandResolver,

@@ -17,14 +17,12 @@ LOST = 0.02
 
 def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
     """Return sentences about cells of the study."""
-    return (
-        *_short(cells),
-        *_undefined(study, cells),
-        *_whole(study, cells),
-        *_lossy(cells),
-        *_scores(cells),
-        *_alone(cells),
-    )
+    return (*_undefined(study, cells), *_whole(study, cells), *_lossy(cells), *of_all(cells))
+
+
+def of_all(cells: Sequence[Cell]) -> tuple[str, ...]:
+    """Return sentences about cells of any data."""
+    return (*_short(cells), *_scores(cells), *_alone(cells))
 
 
 def _short(cells: Sequence[Cell]) -> Iterator[str]:

@@ -52,6 +52,7 @@ class TransformerResolver:
     texts: dict[tuple[str, str], Text] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     starts: Starts = field(init=False)
+    kind = "transformer"  # of its runs
     _geometries: dict[tuple[Any, ...], Fields] = field(default_factory=dict)
     # hashes of corpus and tokenizer, n_ctx: pairs that were checked
     _pairs: set[tuple[str, str, int]] = field(default_factory=set)
@@ -112,18 +113,10 @@ class TransformerResolver:
             raise AblateError(
                 f"a run has exactly one budget of {', '.join(BUDGETS)}; here: {found}"
             )
-        read = self._text(fields.get("corpus"), fields.get("tokenizer"))
-        fields |= {
-            "corpus": read.corpus.name,
-            "corpus_hash": read.corpus.hash,
-            "split": describe.split_phrase(read.corpus, describe.describe(read.corpus)),
-            "tokenizer": read.tokenizer.name,
-            "tokenizer_hash": read.tokenizer.hash,
-            "n_vocab": self._n_vocab(fields, read),
-        }
+        fields |= self.of_data(fields)
         if "params" in fields:
             fields |= self._geometry(fields)
-        run = Run("transformer", kind("transformer").check(fields))
+        run = Run(self.kind, kind(self.kind).check(fields))
         match = self.study.match if baseline else None
         if match and baseline and match.by == "d_mlp":
             run = run.with_(d_mlp=matched_d_mlp(run.config, baseline.config, match.quantity))
@@ -131,9 +124,37 @@ class TransformerResolver:
         if match and baseline and match.by == "steps":
             run = run.with_(steps=matched_steps(run.config, baseline.config))
         self._check_tuned(run)
-        config = run.config
         if self.study.starts:
-            self.starts.check(chosen, config)
+            self.starts.check(chosen, run.config)
+        return self.resolved(run)
+
+    def of_data(self, fields: Fields) -> Fields:
+        """Return the fields that follow from the text that others name."""
+        read = self._text(fields.get("corpus"), fields.get("tokenizer"))
+        return {
+            "corpus": read.corpus.name,
+            "corpus_hash": read.corpus.hash,
+            "split": describe.split_phrase(read.corpus, describe.describe(read.corpus)),
+            "tokenizer": read.tokenizer.name,
+            "tokenizer_hash": read.tokenizer.hash,
+            "n_vocab": self._n_vocab(fields, read),
+        }
+
+    def of_shape(self, fields: Fields) -> Fields:
+        """Return what a size of the ladder needs to know besides [base]."""
+        return {}
+
+    def resolved(self, run: Run) -> Resolved:
+        """Return a run with what its text is to it.
+
+        Raises:
+            AblateError: The text is too short.
+        """
+        config = run.config
+        hashes = config.corpus_hash, config.tokenizer_hash
+        read = next(
+            one for one in self.texts.values() if (one.corpus.hash, one.tokenizer.hash) == hashes
+        )
         if config.part("objective").pairs:
             return self._of_pairs(run, read)
         longest = max(self.study.evaluation.lengths) * config.n_ctx
@@ -146,9 +167,7 @@ class TransformerResolver:
 
     def _n_vocab(self, fields: Fields, read: Text) -> int:
         """Return the vocabulary of a run: its tokenizer's, and [MASK], which is the last one."""
-        default = RunConfig.model_fields["objective"].default
-        objective = CATALOGUE["objective"][fields.get("objective", default)]
-        n: int = read.tokenizer.n_vocab + objective.special_tokens
+        n: int = read.tokenizer.n_vocab + objective_of(fields).special_tokens
         return self.starts.n_vocab(fields, n) if self.study.starts else n
 
     def _of_pairs(self, run: Run, read: Text) -> Resolved:
@@ -228,7 +247,7 @@ class TransformerResolver:
         default width of the MLP.
         """
         params, aspect, d_head = (fields.pop(name) for name in ("params", "aspect", "d_head"))
-        reference = dict(self.study.base)
+        reference = dict(self.study.base) | self.of_shape(fields)
         if "activation" in fields:
             reference["activation"] = fields["activation"]
         step = (params, aspect, d_head, reference.get("activation"))
@@ -237,6 +256,12 @@ class TransformerResolver:
                 params, aspect, d_head, {k: v for k, v in reference.items() if k not in BUDGETS}
             )
         return self._geometries[step]
+
+
+def objective_of(fields: Fields) -> Any:
+    """Return the objective that fields name, or the default."""
+    default = RunConfig.model_fields["objective"].default
+    return CATALOGUE["objective"][fields.get("objective", default)]
 
 
 def _steps(config: RunConfig, budget: str, amount: float) -> int:

@@ -17,6 +17,7 @@ from ablate.study import Crossed, Fields, Study
 from ablate.study.levels import sets
 from ablate.study.values import BUDGETS, label
 
+IMAGE = "image"  # the kind of a study on images
 SEEDS = 2
 RATES = 3  # of the ladder of [tune]
 WIDTH, CONTEXT, BATCH = 32, 32, 512  # near which the largest d_model, n_ctx, batch_tokens come
@@ -87,7 +88,9 @@ def tiny(study: Study) -> Study:
 
 def _explicit(study: Study) -> Study:
     """The study with the defaults of what is shrunk written out, where a run has them."""
-    written = {"n_layer", "d_model", "n_ctx", "batch_tokens"}
+    written = {"n_layer", "d_model", "batch_tokens"}
+    if study.kind != IMAGE:  # whose contexts follow from its patches
+        written.add("n_ctx")
     for levels in study.factors.values():
         written -= set[str].intersection(*map(sets, levels.values()))
     return replace(
@@ -102,13 +105,14 @@ def _shape_changes(study: Study) -> dict[str, Change]:
     narrower = _narrower(_explicit(study), values)
     # a context that holds the longest pair has to stay
     shorter = 1 if _of_pairs(values) else _divisor(values("n_ctx"), near=CONTEXT)
-    contexts = math.lcm(*(n_ctx // shorter for n_ctx in values("n_ctx")))
+    contexts = math.lcm(*(n_ctx // shorter for n_ctx in values("n_ctx")), *_patches(study))
     smaller = _divisor(values("batch_tokens"), near=BATCH, multiple=contexts)
     depths = {depth: min(depth, rank) for rank, depth in enumerate(sorted(values("n_layer")), 2)}
     return {
         "d_model": lambda width: width // narrower,
         "d_head": lambda width: width // narrower,
         "d_mlp": lambda width: max(1, width // narrower),
+        "d_decoder": lambda width: width // narrower,
         "params": lambda params: _rounded(params / narrower**2),
         "aspect": lambda aspect: aspect / narrower,
         "n_layer": lambda depth: depths[depth],
@@ -121,6 +125,13 @@ def _shape_changes(study: Study) -> dict[str, Change]:
         "corpus": lambda spec: SHIPPED_INSTEAD.get(spec, spec),
         "precision": lambda precision: CATALOGUE["precision"][precision].on_cpu,
     }
+
+
+def _patches(study: Study) -> set[int]:
+    """Return the numbers of patches of an image that a study reads; none for one of text."""
+    if study.kind != IMAGE:
+        return set()
+    return {cell.config.n_ctx for cell in build(replace(study, max_epochs=None)).cells}
 
 
 def _of_pairs(values: Callable[[str], list[Any]]) -> bool:

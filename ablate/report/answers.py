@@ -40,7 +40,7 @@ VERDICTS: dict[Verdict, str] = {  # of a contrast → words
     "worse": "worse",
     "inconclusive": "not significantly different",
     "partial": "compared on some of the seeds only",
-    "untrained": "not comparable, as an arm did not learn beyond token frequencies",
+    "untrained": "not comparable, as an arm did not learn beyond frequencies",
     "unknown": "without an answer",
 }
 FEW = 3  # strata that each have a line of their own
@@ -130,7 +130,7 @@ def _candidates(data: ReportData, one: Best) -> Iterator[str]:
 def cells(data: ReportData) -> list[str]:
     """Return a sentence on each cell that did not learn, or whose seeds fall into groups."""
     return [
-        *(say("untrained", one) for one in data.findings.of(Untrained)),
+        *(say("untrained", one, data.known) for one in data.findings.of(Untrained)),
         *(say("seed_groups", one, data.labels) for one in data.findings.of(SeedGroups)),
         *(say("copying", one, data.labels) for one in data.findings.of(Copying)),
         *(say("threshold", one, data.labels) for one in data.findings.of(Threshold)),

@@ -10,7 +10,14 @@ from ablate import analysis
 from ablate.analysis import Findings, StudyData
 from ablate.analysis.curves import Scaled, scaled
 from ablate.components import CATALOGUE
-from ablate.report.labels import MetricLabels, TunedLabels, metric_labels
+from ablate.report.labels import (
+    OF_IMAGES,
+    OF_TEXT,
+    KnownLabels,
+    MetricLabels,
+    TunedLabels,
+    metric_labels,
+)
 from ablate.study import tuned_field
 
 if TYPE_CHECKING:
@@ -39,6 +46,16 @@ class ReportData(StudyData):
             return []
         names = sorted(set(self.compared["objective"].dropna()))
         return [row[name] for name in names if name in row.names]
+
+    @property
+    def of_images(self) -> bool:
+        """Whether the study is on images, not on text."""
+        return any(one.images for one in self.objectives)
+
+    @property
+    def known(self) -> KnownLabels:
+        """Texts for what a model knows that has learnt next to nothing."""
+        return OF_IMAGES if self.of_images else OF_TEXT
 
     @cached_property
     def tuned(self) -> TunedLabels:

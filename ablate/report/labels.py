@@ -16,6 +16,7 @@ PHRASES = {  # metric → what a sentence calls it; "{at}" is the number behind 
     "accuracy": "held-out accuracy",
     "probe_loss": "masked loss at ratio {at}",
     "probe_accuracy": "masked accuracy at ratio {at}",
+    "reconstruction_loss": "reconstruction error with {at} of the patches hidden",
     "pseudo_perplexity": "pseudo-perplexity",
     "loss_at_length": "held-out loss at {at}× the context",
     "corrupted_loss": "loss on {at} of the text, hidden",
@@ -48,6 +49,23 @@ class TunedLabels:
     def values(self) -> str:
         """Its values: "learning rates", "values of weight_decay"."""
         return "learning rates" if self.field == "lr" else f"values of {self.field}"
+
+
+@dataclass(frozen=True)
+class KnownLabels:
+    """The texts for what a model knows that has learnt next to nothing."""
+
+    what: str  # "token frequencies"
+    how: str  # "predicting each token by its frequency in the training text"
+
+
+OF_TEXT = KnownLabels(
+    "token frequencies", "predicting each token by its frequency in the training text"
+)
+OF_IMAGES = KnownLabels(
+    "class frequencies or mean patches",
+    "predicting by the class frequencies, or the mean patches, of the training images",
+)
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,14 @@ def _training(data: ReportData) -> str:
         for name, about in SHAPE.items()
     }
     shape = listed(f"{name} {listed(values, 'or')}" for name, values in shapes.items() if values)
+    patches = sorted({int(run["patch"]) for run in fields if "patch" in run})
+    read = (
+        f"patches of the images {texts['corpus']} ({listed(patches, 'or')} pixels a side,"
+        f" {texts['n_ctx']} an image, {batch} a step)"
+        if data.of_images
+        else f"tokens of {texts['corpus']} ({texts['tokenizer']} tokens, {texts['n_ctx']} a"
+        f" sequence, {batch} a step)"
+    )
     recipe = listed(
         f"{name.replace('_', ' ')} {listed([f'{x:g}' for x in sorted(set(runs[name]))], 'or')}"
         for name in RECIPE
@@ -77,8 +85,7 @@ def _training(data: ReportData) -> str:
         )
     return (
         f"{_models(data)} ({shape}) were {made} on"
-        f" {amount} tokens of {texts['corpus']} ({texts['tokenizer']} tokens, {texts['n_ctx']} a"
-        f" sequence, {batch} a step) by {_levels(runs, 'optimiser', {'adamw': 'AdamW'})} with a"
+        f" {amount} {read} by {_levels(runs, 'optimiser', {'adamw': 'AdamW'})} with a"
         f" {texts['schedule']} schedule, in"
         f" {texts['precision']}: {recipe}.{_started(data)} {_held_out(data)}{_task(data)}"
     )
@@ -190,7 +197,9 @@ def _held_out(data: ReportData) -> str:
     # runs of earlier versions do not say it, and had one rule
     known = runs["split"].astype(object).fillna("") if "split" in runs else [""] * len(runs)
     splits = {
-        f"Held-out text is {split}; it is never trained on."
+        f"Held-out images are {split}; they are never trained on."
+        if data.of_images
+        else f"Held-out text is {split}; it is never trained on."
         if split
         else "Held-out text is the file val.bin of the corpus; it is never trained on."
         if tokenizer == "tokens"
@@ -206,7 +215,8 @@ def _held_out(data: ReportData) -> str:
         else ""
     )
     return " ".join(sorted(splits)) + (
-        f" The final loss is measured on up to {count(evaluation.n_final)} tokens of it.{decoded}"
+        f" The final loss is measured on up to {count(evaluation.n_final)}"
+        f" {'patches of them' if data.of_images else 'tokens of it'}.{decoded}"
     )
 
 

@@ -280,6 +280,11 @@ def grids(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         "loss_at_length": ("context (× training context)", "held-out loss", f"{same} throughout. "),
         "probe_loss": ("probe ratio", "masked loss", f"{same} in every arm. "),
         "probe_accuracy": ("probe ratio", "masked accuracy", f"{same} in every arm. "),
+        "reconstruction_loss": (
+            "probe ratio",
+            "reconstruction error",
+            "Squared error of hidden patches, the same ones in every arm. ",
+        ),
     }
     plots = _positions(figure_set, data)
     for name, (x, metric, caption) in kinds.items():

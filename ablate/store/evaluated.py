@@ -29,6 +29,7 @@ def measure(evaluation: Evaluation) -> dict[str, tuple[object, ...]]:
         "probe_loss": probe,
         "probe_accuracy": probe,
         **dict.fromkeys(("corrupted_loss", "corrupted_accuracy"), (evaluation.n_final,)),
+        "reconstruction_loss": (evaluation.n_final,),
         **dict.fromkeys(_AS_CURVES, (evaluation.tokens,)),
         **dict.fromkeys(("exact_match", "error_rate"), (evaluation.decoded,)),
     }

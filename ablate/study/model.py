@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ablate.code import Code
+from ablate.components import CATALOGUE
+from ablate.components.presets import PRESET, PRESETS
 from ablate.evaluation import Evaluation
 from ablate.text.options import DEFAULT, Reading
 
@@ -43,10 +45,29 @@ def resource_fields(fit: Mapping[str, Any]) -> dict[str, str]:
 
 def kind_of(settings: Mapping[str, Any]) -> str:
     """Return the kind of the runs of a study with these tables, see `ablate.kinds`."""
-    named = (
-        name for name in ("command", "imported", "finetune") if isinstance(settings.get(name), dict)
-    )
-    return next(named, "transformer")
+    for name in ("command", "imported", "finetune"):
+        if isinstance(settings.get(name), dict):
+            return name
+    base, factors = settings.get("base", {}), settings.get("factors", {})
+    return "image" if reads_images(base, factors) else "transformer"
+
+
+def reads_images(base: Mapping[str, Any], factors: Mapping[str, Any]) -> bool:
+    """Return whether a cell of a study with these tables reads images.
+
+    Args:
+        base: [base].
+        factors: [factors], as a file writes them or as a `Study` has them.
+    """
+    objectives = CATALOGUE["objective"]
+    tables = [base]
+    for name, levels in factors.items():
+        values = levels.values() if isinstance(levels, dict) else levels
+        tables += [one if isinstance(one, dict) else {name: one} for one in values]
+    named = [table["objective"] for table in tables if "objective" in table]
+    of = [PRESETS.get(str(table[PRESET])) for table in tables if PRESET in table]
+    named += [one.fields["objective"] for one in of if one]
+    return any(name in objectives.names and objectives[name].images for name in named)
 
 
 @dataclass(frozen=True)
@@ -225,7 +246,9 @@ class Study:
         """The kind of its runs, see `ablate.kinds`."""
         if self.imported or self.command:
             return "imported" if self.imported else "command"
-        return "finetune" if self.finetunes else "transformer"
+        if self.finetunes:
+            return "finetune"
+        return "image" if reads_images(self.base, self.factors) else "transformer"
 
     @property
     def own(self) -> bool:

@@ -24,7 +24,7 @@ from ablate.study.command import Command, CommandNames, check_placeholders, metr
 from ablate.study.design import DESIGNS, MAX_CELLS, MAX_RUNS, PARTWISE, count
 from ablate.study.imported import ImportedNames
 from ablate.study.levels import Factors, fields_of, parse_factors, sets
-from ablate.study.model import Crossed, Fields, Study, Tune, TwoStage, tuned_field
+from ablate.study.model import Crossed, Fields, Study, Tune, TwoStage, reads_images, tuned_field
 from ablate.study.names import OF_TABLE, Names, TransformerNames
 from ablate.study.presets import applied
 from ablate.study.source import Source, located
@@ -115,6 +115,13 @@ def parse(text: str, path: Path) -> Study:
     if not own:
         found = tuned_field({"tune": file.tune}) if file.tune else ""
         fields, factors = applied(source, fields, factors, found)
+    images = not own and reads_images(fields, factors)
+    for table in ("finetune", "start") if images else ():
+        if getattr(file, table) is not None:
+            raise AblateError(
+                f"{source.where(table)}: [{table}] is for models of text, and the study reads"
+                " images; remove it"
+            )
     if file.finetune is not None:
         fields |= _of_table(source, names, "finetune", file.finetune, fields, factors)
     if file.start is not None:
@@ -134,12 +141,12 @@ def parse(text: str, path: Path) -> Study:
         check_placeholders(source, command, fields, factors, extra, crossed=crossed)
     _affordable(source, file, factors, two_stage.most if two_stage else len(seeds), tuned)
     known = fields if command else imported.RESOURCES
-    evaluation = _evaluation(source, file.eval)
+    evaluation = _evaluation(source, file.eval, images)
     if own:
         metric, goal = metric_of(source, file.metric, at), _own_goal(source, file)
     else:
         evaluation = evaluation.model_copy(update={"own": outside.measured() or None})
-        metric, goal, evaluation = _metric(source, file.metric, evaluation)
+        metric, goal, evaluation = _metric(source, file.metric, evaluation, images)
         if file.goal is not None and metrics.GOALS[file.goal] != goal:
             raise AblateError(
                 f"{source.where('goal')}: goal = {file.goal!r}: of metric {metric!r} the other"
@@ -442,7 +449,7 @@ def _affordable(
         raise AblateError(f"{source.where('factors')}: {text}; more than {limit}: {advice}")
 
 
-def _evaluation(source: Source, raw: Mapping[str, Any]) -> Evaluation:
+def _evaluation(source: Source, raw: Mapping[str, Any], images: bool) -> Evaluation:
     raw = dict(raw)
     for key in ("tokens", "final_tokens", "points"):
         if key in raw:
@@ -459,9 +466,14 @@ def _evaluation(source: Source, raw: Mapping[str, Any]) -> Evaluation:
             raise unknown(
                 "downstream probe", name, downstream, source.where("eval", "downstream", name)
             )
+    if evaluation.probe_csv is not None and images:
+        raise AblateError(
+            f"{source.where('eval', 'probe_csv')}: probe_csv has texts, and the study reads images,"
+            f" which have labels of their own; remove it, and name {LABELLED} in downstream"
+        )
     if evaluation.probe_csv is not None:
         evaluation = _probing(evaluation, LABELLED)
-    elif LABELLED in evaluation.downstream:
+    elif LABELLED in evaluation.downstream and not images:
         raise AblateError(f"{source.where('eval', 'downstream', LABELLED)}: {_UNLABELLED}")
     for key, values, low, high in (
         ("lengths", evaluation.lengths, 0, 64),
@@ -480,7 +492,9 @@ def _evaluation(source: Source, raw: Mapping[str, Any]) -> Evaluation:
     return evaluation
 
 
-_UNLABELLED = f"{LABELLED} needs [eval] probe_csv, a CSV file with the columns text and label"
+_UNLABELLED = (
+    f"{LABELLED} needs [eval] probe_csv, a CSV file with the columns text and label, or images"
+)
 
 
 def _probing(evaluation: Evaluation, name: str) -> Evaluation:
@@ -489,11 +503,13 @@ def _probing(evaluation: Evaluation, name: str) -> Evaluation:
     return evaluation.model_copy(update={"downstream": tuple(names)})
 
 
-def _metric(source: Source, text: str, evaluation: Evaluation) -> tuple[str, str, Evaluation]:
+def _metric(
+    source: Source, text: str, evaluation: Evaluation, images: bool
+) -> tuple[str, str, Evaluation]:
     """The metric's full name, its goal, and the evaluation that measures it."""
     with located(source, "metric"):
         row, at = metrics.parse(text)
-        if row.name in (LABELLED, CHANCE) and evaluation.probe_csv is None:
+        if row.name in (LABELLED, CHANCE) and evaluation.probe_csv is None and not images:
             raise AblateError(_UNLABELLED)
         if row.downstream:
             evaluation = _probing(evaluation, row.name)

@@ -25,8 +25,8 @@ def applied(source: Source, base: Fields, factors: Factors, tuned: str) -> tuple
         tuned: The field that [tune] finds; "" for none.
 
     Raises:
-        AblateError: There is a preset, and the study gives no tokenizer; or what a level leaves out
-            follows from a level of another factor.
+        AblateError: There is a preset of text, and the study gives no tokenizer; or what a level
+            leaves out follows from a level of another factor.
     """
     by_factor = {name: set().union(*map(sets, levels.values())) for name, levels in factors.items()}
     _check_tokenizer(source, base, factors, base.keys() | set().union(*by_factor.values()))
@@ -58,7 +58,7 @@ def _filled(fields: Fields, others: set[str]) -> Fields:
 
 def _check_tokenizer(source: Source, base: Fields, factors: Factors, written: set[str]) -> None:
     for name, path in _named(base, factors):
-        if "tokenizer" not in written:
+        if "tokenizer" not in written and not preset(name).side:
             n = preset(name).n_tokenizer
             raise AblateError(
                 f"{source.where(*path)}: preset {name!r} sets no tokenizer, but the tokenizer"

@@ -23,13 +23,16 @@ BUDGETS = {
 }
 FOLLOWS = {
     "steps": "follows from the budget; give tokens, tokens_per_param or flops",
-    "n_vocab": "follows from the tokenizer",
+    "n_vocab": "follows from the tokenizer, or from the images",
     "corpus_hash": "follows from corpus",
     "tokenizer_hash": "follows from tokenizer",
     "task_hash": "follows from task",
     "start_hash": "follows from `from` of [start]",
     "n_class": "follows from task",
     "n_validation": "follows from task",
+    "image_height": "follows from corpus",
+    "image_width": "follows from corpus",
+    "image_channels": "follows from corpus",
     "split": "follows from corpus",
     "code": "follows from `use`",
     "seed": "is set by the study's `seeds`",

@@ -20,6 +20,7 @@ from ablate import sizes
 from ablate.config import LOADED_FIELDS, RunConfig
 from ablate.data.objectives import Example
 from ablate.errors import unknown
+from ablate.images import Images
 from ablate.model.trial import said
 from ablate.text import Tokens
 from ablate.train import ranks
@@ -294,7 +295,7 @@ step_cache: OrderedDict[str, CompiledStep] = OrderedDict()
 
 def cached_step(
     configs: Sequence[RunConfig],
-    tokens: Tokens,
+    tokens: Tokens | Images,
     device: str,
     micro_batch: int = 0,
     recompute: bool = False,
@@ -303,13 +304,14 @@ def cached_step(
 
     Args:
         configs: Runs of one shape, the members of the pack.
-        tokens: Their text.
+        tokens: Their text or images.
         device: Torch's name of the device.
         micro_batch: Sequences of each run in memory at once, 0 for the whole batch.
         recompute: Whether blocks are recomputed in the backward pass.
     """
     micro_batch = micro_batch or ranks.most_rows(configs[0].batch_size)
-    shape = configs[0].model_dump(mode="json", exclude=set(LOADED_FIELDS))
+    loaded = set(configs[0].free_of_shape(LOADED_FIELDS))
+    shape = configs[0].model_dump(mode="json", exclude=loaded)
     key = json.dumps([shape, len(configs), device, micro_batch, recompute])
     if ranks.all_agree(key in step_cache):
         step_cache.move_to_end(key)

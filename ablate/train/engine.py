@@ -7,20 +7,22 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 
 from ablate.config import RunConfig
-from ablate.kinds import Context, Job
+from ablate.images import Images
+from ablate.kinds import Context, Job, kind
 from ablate.text import Tokens
 from ablate.train import checkpoint as checkpoints
 from ablate.train import ranks, start
 from ablate.train.compiled import CompiledStep, cached_step
 from ablate.train.evaluate import Evaluator
 from ablate.train.meter import SERIES, Meter, Point
+from ablate.train.scoring import Scorer
 from ablate.train.step import Step
 from ablate.train.weights import Keeper
 from ablate.windows import WindowLosses
@@ -29,7 +31,12 @@ BLOCK_SECONDS = 1.0  # of training between two readings of the device's metrics
 CHECKPOINT_SECONDS = 60.0
 
 
-def train(job: Job, context: Context, tokens: Tokens) -> None:
+def train(
+    job: Job,
+    context: Context,
+    tokens: Tokens | Images,
+    evaluates: Callable[..., Scorer] = Evaluator,
+) -> None:
     """Train K ≥ 1 runs of one shape together and emit their events.
 
     A member has diverged at the step whose loss is not finite, or at the last step, where its
@@ -45,9 +52,10 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
     Where several ranks train together, rank 0 does all this, and the others make its steps.
 
     Args:
-        job: Runs of kind "transformer", and how to train them.
+        job: Runs of kind "transformer" or "image", and how to train them.
         context: Device, events, and when to stop.
-        tokens: The text of the runs.
+        tokens: The text of the runs, or their images.
+        evaluates: Makes what measures the models, of the arguments that `Evaluator` has.
 
     Raises:
         AblateError: The text does not serve, or `job.compile` names no mode.
@@ -64,7 +72,7 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
         if configs[0].part("start").given:
             start.give(compiled.step.model, configs, job.sources)
         advance = context.progress.advance
-        evaluator = Evaluator(compiled.step, configs, job.evaluation, tokens, job.sources, advance)
+        evaluator = evaluates(compiled.step, configs, job.evaluation, tokens, job.sources, advance)
         if ranks.number():
             follow(compiled.step, evaluator)
             return
@@ -72,7 +80,7 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
             Training(compiled, configs, evaluator, job, context).run()
 
 
-def follow(step: Step, evaluator: Evaluator) -> None:
+def follow(step: Step, evaluator: Scorer) -> None:
     """Do in another rank what rank 0 does in `Training.run`, until that has ended."""
     step.align()
     while (order := ranks.agree(None)) is not None:
@@ -92,13 +100,15 @@ class Training:
         self,
         compiled: CompiledStep,
         configs: Sequence[RunConfig],
-        evaluator: Evaluator,
+        evaluator: Scorer,
         job: Job,
         context: Context,
     ):
         self.compiled, self.step = compiled, compiled.step
         self.configs, self.evaluator, self.emit = configs, evaluator, context.emit
         self.keys = [run.key for run in job.runs]
+        of = job.runs[0]
+        self.final_names = kind(of.kind).finals(of.fields, evaluator.evaluation)
         self.path, self.resume, self.stop = job.checkpoint, job.resume, context.stop
         self.progress = context.progress
         self.begun = time.perf_counter()
@@ -192,8 +202,7 @@ class Training:
     def _end_diverged(self, diverged_at: Sequence[int]) -> None:
         """End the living members that have diverged."""
         for k in [k for k in self.living if diverged_at[k]]:
-            names = self.evaluator.evaluation.finals(self.configs[k])
-            self.emit[k]("final", values=[[name, at, math.nan] for name, at in names])
+            self.emit[k]("final", values=[[name, at, math.nan] for name, at in self.final_names])
             self._end(k, "diverged", diverged_at[k])
 
     def _end_exploded(self, exploded: Sequence[bool]) -> None:

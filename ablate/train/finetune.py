@@ -174,7 +174,7 @@ class Finetuning:
         parts = [self._losses(part).sum() / len(rows) for part in self._parts(rows)]
         self.model.train()
         after = torch.stack(parts).sum()
-        return bool(ruined(torch.full_like(after, before), after, n_class))
+        return bool(ruined(torch.full_like(after, before), after, math.log(n_class)))
 
     def _finish(self) -> str:
         """Measure and emit the finals; return "diverged" or "complete"."""

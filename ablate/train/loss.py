@@ -1,4 +1,6 @@
-"""Cross-entropy in float32 or better from logits of any precision, without a copy of them."""
+"""Losses in float32 or better from outputs of any precision: cross-entropy without a copy of the
+logits, and the squared error of numbers.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +52,25 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """
     loss, normaliser = CrossEntropy.apply(logits, targets)
     return loss, normaliser
+
+
+def token_losses(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the loss of every token, and what the z-loss takes the square of.
+
+    Integers are classes, whose loss is the cross-entropy. The loss of numbers is the mean of their
+    squared errors, and has no z-loss.
+
+    Args:
+        outputs: Of the head, […, V].
+        targets: […] int64, or numbers […, V].
+
+    Returns:
+        […] each, float32, or float64 for float64 outputs.
+    """
+    if not targets.is_floating_point():
+        return cross_entropy(outputs, targets)
+    error = (_wide(outputs) - targets).square().mean(-1)
+    return error, torch.zeros_like(error)
 
 
 def _wide(logits: Tensor) -> Tensor:

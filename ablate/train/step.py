@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -17,10 +16,11 @@ from ablate.config import RunConfig
 from ablate.data.batches import Batches
 from ablate.data.objectives import Example, Objective
 from ablate.errors import AblateError
+from ablate.images import Images
 from ablate.model.transformer import Pieces, Transformer, model_of
 from ablate.text import Tokens
 from ablate.train import ranks
-from ablate.train.loss import cross_entropy
+from ablate.train.loss import token_losses
 from ablate.train.meter import SERIES
 from ablate.train.optimiser import AdamW
 from ablate.train.schedule import Schedule
@@ -30,13 +30,13 @@ RING_BYTES = 1 << 26  # for their windows
 TEXT_BYTES = 1 << 32  # most of a text on the device; windows of a larger one are read on the host
 
 
-def ruined(before: Tensor, after: Tensor, n: int) -> Tensor:
-    """Return whether an update has ruined a model, by the losses of one batch, in nats.
+def ruined(before: Tensor, after: Tensor, guess: float) -> Tensor:
+    """Return whether an update has ruined a model, by the losses of one batch.
 
-    The loss after the update must be finite, and not higher than before by more than log n, the
-    loss of a uniform guess among n outcomes.
+    The loss after the update must be finite, and not higher than before by more than `guess`, the
+    loss of a model that knows nothing.
     """
-    return ~(after - before <= math.log(n))
+    return ~(after - before <= guess)
 
 
 class Functions(NamedTuple):
@@ -66,7 +66,7 @@ class Step:
     def __init__(
         self,
         configs: Sequence[RunConfig],
-        tokens: Tokens,
+        tokens: Tokens | Images,
         device: str,
         micro_batch: int = 0,
         recompute: bool = False,
@@ -89,11 +89,10 @@ class Step:
         def zeros(*shape: int, dtype: torch.dtype = self.optimiser.weights.dtype) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=self.device)
 
-        window = pack * config.batch_size * (config.n_ctx + 1)
+        self.span: int = config.part("objective").span(config)
+        window = pack * config.batch_size * self.span
         self.ring = max(1, min(RING, RING_BYTES // (4 * window)))
-        self.windows = zeros(
-            self.ring, pack, config.batch_size, config.n_ctx + 1, dtype=torch.int32
-        )
+        self.windows = zeros(self.ring, pack, config.batch_size, self.span, dtype=torch.int32)
         self.metrics = zeros(self.ring, len(SERIES), pack)
         self.number = zeros(dtype=torch.int64)  # steps made
         self.alive = zeros(pack, dtype=torch.bool)
@@ -104,14 +103,14 @@ class Step:
         self.steps, self.warmup = zeros(), zeros()
         self.load(configs, tokens)
 
-    def load(self, configs: Sequence[RunConfig], tokens: Tokens) -> None:
+    def load(self, configs: Sequence[RunConfig], tokens: Tokens | Images) -> None:
         """Prepare the first step of runs of this step's shape."""
         first = configs[0]
         data_seeds = [config.batches_seed for config in configs]
         where = self.device if tokens.train.nbytes <= TEXT_BYTES else torch.device("cpu")
-        documents = tokens.train_bounds[:-1] if first.part("objective").pairs else None
+        documents = tokens.train_bounds[:-1] if first.part("objective").by_document else None
         self.batches = Batches(
-            tokens.train, data_seeds, first.n_ctx, first.batch_size, first.steps, where, documents
+            tokens.train, data_seeds, self.span - 1, first.batch_size, first.steps, where, documents
         )
         self.objective.load(configs)
         self.model.initialise([config.weights_seed for config in configs], data_seeds)
@@ -187,7 +186,8 @@ class Step:
             part = example.rows(row, self.micro_batch)
             loss = loss + self.losses(part, scored)[1]
         model.train()
-        return ruined(self.metrics[slot, SERIES.index("train_loss")], loss, self.config.n_vocab)
+        guess = self.config.part("objective").guess(self.config)
+        return ruined(self.metrics[slot, SERIES.index("train_loss")], loss, guess)
 
     def state(self) -> dict[str, Any]:
         """Return what the following steps depend on, on the CPU."""
@@ -250,7 +250,7 @@ class Step:
         return self.objective.train(windows, self.number)
 
     def losses(self, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what is minimised, and the cross-entropy; [K] each.
+        """Return what is minimised, and the loss without the z-loss; [K] each.
 
         Args:
             part: A micro-batch.
@@ -267,7 +267,7 @@ class Step:
         """Return the losses of `features`, as `losses` does."""
         with self.autocast():
             logits = self.model.head(features)
-        loss, normaliser = cross_entropy(logits, part.targets)
+        loss, normaliser = token_losses(logits, part.targets)
         plain = (loss * part.weights).sum((1, 2)) / scored
         if not self.config.z_loss:
             return plain, plain
@@ -279,7 +279,7 @@ class Step:
         """Note divergence, clip, update the weights, record metrics, count the step.
 
         Args:
-            loss: Cross-entropy, [K].
+            loss: The loss, [K].
             gradient: Of all parameters, [K, N].
         """
         ends = self.alive & ~loss.isfinite()

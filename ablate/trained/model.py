@@ -60,6 +60,22 @@ class Model(nn.Module):
             ) from None
         self.eval()
 
+    def check_reads_text(self, what: str) -> None:
+        """Refuse a model of images.
+
+        Args:
+            what: What is to be done with a model of text, such as "sample".
+
+        Raises:
+            AblateError: The model reads images.
+        """
+        objective = self.config.part("objective")
+        if objective.images:
+            raise AblateError(
+                f"a model with objective = {objective.name!r} reads images: {what} is for models of"
+                " text"
+            )
+
     def forward(self, tokens: Tensor, source: Tensor | None = None) -> Tensor:
         """Return the logits of the next token at each position, or of hidden tokens.
 

@@ -236,6 +236,7 @@ def _examples(model: Model, text: Tokens, n: int) -> Iterator[Example]:
 
 def _text(model: Model, named: str, root: Path) -> tuple[str, Tokens]:
     """Return the name of a text, and its tokens by the model's tokenizer."""
+    model.check_reads_text("prune")
     config = model.config
     if config.part("objective").corrupts and model.about.keep == "given":
         raise AblateError(

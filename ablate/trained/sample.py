@@ -45,9 +45,10 @@ def sample(
 
     Raises:
         AblateError: A causal model gets a mask, a masked one gets none or more text than n_ctx
-            tokens, the model was trained to restore corrupted text, or the tokenizer cannot encode
-            the text.
+            tokens, the model was trained to restore corrupted text or on images, or the tokenizer
+            cannot encode the text.
     """
+    model.check_reads_text("sample")
     special = model.tokenizer.special
     objective = model.config.part("objective")
     if objective.corrupts and special.target is None:

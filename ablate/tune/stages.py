@@ -145,8 +145,7 @@ def _rate(value: float, evidence: Mapping[str, Any]) -> str:
     if evidence["fitted"] is None:
         text = f"{value:g}, the lowest of {len(rates)}, at each of which a run diverged"
     elif not evidence["trains"]:
-        text = f"{value:g}, but none of {len(rates)} rates trains it: no loss is below that of"
-        text += " token frequencies"
+        text = f"{value:g}, but none of {len(rates)} rates trains it: no loss is below unigram_loss"
     else:
         seeds = f" on {len(evidence['seeds'])} seeds" if len(evidence["seeds"]) > 1 else ""
         edge = ", at the edge of the rates tried" if evidence["at_edge"] else ""
