@@ -136,6 +136,29 @@ def test_bad_input_is_one_line_and_writes_nothing(
 
 @pytest.mark.parametrize(
     "arguments",
+    [
+        ("new", "9" * 300, "--factor", "norm=pre,post"),
+        ("plan", f"{'9' * 300}.toml"),
+        ("run", f"studies/{'9' * 300}.toml"),
+        ("report", f"{'9' * 300}.toml"),
+        ("query", "SELECT 1", "--db", "9" * 300),
+        ("sample", "9" * 300, "text"),
+        ("fit", "--csv", f"{'9' * 300}.csv"),
+        ("data", f"{'9' * 300}.txt"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_name_too_long_for_a_file_is_one_line(
+    ablate: Run, measured: str, arguments: tuple[str, ...]
+) -> None:
+    Path("studies").mkdir()
+    code, out, err = ablate(*arguments)
+    assert code == 2 and not out and len(err.splitlines()) == 1 and "Traceback" not in err, err
+    assert not list(Path("studies").iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments",
     [["--help"], ["run", "--help"], ["plan", QUICKSTART], ["factors"], ["factors", "topology"]],
 )
 def test_nothing_heavy_is_loaded(arguments: list[str], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Annotated
@@ -109,4 +110,10 @@ def main() -> None:
         sys.exit(2)
     except AblateError as error:
         output.complain(" ".join(str(error).split()))
+        sys.exit(2)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        # wherever a name that the user has given is looked up
+        output.complain(f"{error.filename!s:.100}…: {error.strerror}")
         sys.exit(2)
