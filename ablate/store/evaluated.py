@@ -31,6 +31,7 @@ def measure(evaluation: Evaluation) -> dict[str, tuple[object, ...]]:
         **dict.fromkeys(("corrupted_loss", "corrupted_accuracy"), (evaluation.n_final,)),
         **dict.fromkeys(_AS_CURVES, (evaluation.tokens,)),
         **dict.fromkeys(("exact_match", "error_rate"), (evaluation.decoded,)),
+        "error_at_length": (evaluation.decoded, evaluation.beams[0]),
     }
     if evaluation.probe_csv is not None:
         found |= dict.fromkeys((LABELLED, CHANCE), (evaluation.probe_csv_hash,))
