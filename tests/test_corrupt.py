@@ -322,6 +322,7 @@ def _sampled(
         transformer=None,
         computing=nullcontext,
         parameters=lambda: iter([torch.zeros(())]),
+        check_reads_text=lambda what: None,
     )
     seen: list[Example] = []
 

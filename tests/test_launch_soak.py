@@ -45,8 +45,8 @@ PACKED = (  # on a CPU
 )
 HOST = (
     "import socket; socket.gethostname = lambda: {host!r}; from ablate.store.owners import Owner;"
-    " here = Owner.here; Owner.here = lambda db: here(db, lease={lease}); from ablate.launch import"
-    " pool; pool.CHECK = {check}; from ablate.cli import main; main()"
+    " here = Owner.here; Owner.here = lambda db, **more: here(db, lease={lease}, **more); from"
+    " ablate.launch import pool; pool.CHECK = {check}; from ablate.cli import main; main()"
 )
 ONE: Sequence[Sequence[str]] = (("-m", "ablate"),)
 
