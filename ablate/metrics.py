@@ -215,7 +215,7 @@ GIVEN = ("logits", "targets", "losses", "inputs")  # what a metric may ask for, 
 ONCE = ("config", "spelling")  # what the constructor of a class may ask for
 RECORDED = (  # other numbers that runs record
     *("train_loss", "grad_norm", "lr", "tokens_per_second", "train_seconds", "epochs"),
-    *("loss_at_position", "stream_rms", "token_similarity"),
+    *("loss_at_position", "error_at_length", "stream_rms", "token_similarity"),
 )
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 

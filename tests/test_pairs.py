@@ -160,6 +160,15 @@ def test_errors_are_counted_in_words_or_else_in_characters() -> None:
     assert decode.error_rate(letters) == 1 / 6 and decode.exact(letters) == 0.5
 
 
+def test_errors_are_counted_by_the_length_of_the_source() -> None:
+    lengths = np.array([2, 2, 3, 5, 5, 5, 9, 12])  # an eighth of the pairs at most in a bin
+    found = [decode.Match("x" * (5 if length > 4 else 10), "x" * 10) for length in lengths]
+    assert decode.by_length(found, lengths) == [(2, 0), (3, 0), (5, 0.5), (9, 0.5), (12, 0.5)]
+    many = np.arange(1, 801) // 20  # 40 lengths, equally frequent
+    bins = decode.by_length([decode.Match("a", "b")] * 800, many)
+    assert [first for first, _ in bins] == [0, 5, 10, 15, 20, 25, 30, 35]
+
+
 # -- corpora ---------------------------------------------------------------------------------------
 
 
@@ -311,6 +320,11 @@ def test_a_study_of_pairs_measures_what_sample_writes(tmp_path: Path) -> None:
             by_name = own.set_index("name")["value"]
             assert by_name["exact_match"] == pytest.approx(decode.exact(found))
             assert by_name["error_rate"] == pytest.approx(decode.error_rate(found))
+            if beam == 1:
+                greedy = by_name["error_rate"]
+        by_length = finals[(finals["run"] == run.run) & (finals["name"] == "error_at_length")]
+        # all words have four letters
+        assert by_length[["at", "value"]].to_numpy().tolist() == [[4, pytest.approx(greedy)]]
         assert run.metric == by_name["exact_match"] > 0  # it has learnt something
     # a loaded encoder-decoder is called as docs/weights.md says: greedy decoding by hand
     assert model.config.architecture == "encoder-decoder"

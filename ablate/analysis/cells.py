@@ -1,15 +1,15 @@
-"""Findings on cells: untrained ones, groups of seeds, longer contexts, masked probes."""
+"""Findings on cells: untrained ones, groups of seeds, lengths, probes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
 
-from ablate import stats
+from ablate import metrics, stats
 from ablate.analysis import paired, records
 from ablate.analysis.data import StudyData
 from ablate.analysis.paired import split
@@ -167,20 +167,51 @@ def lengths(data: StudyData) -> Iterator[records.LengthChange]:
             )
 
 
+def length_errors(data: StudyData) -> Iterator[records.LengthError]:
+    """Yield how the error rate of each cell changes from the shortest sources to the longest."""
+    finals = data.finals[data.finals["name"] == "error_at_length"]
+    for cell, where in named_cells(data).items():
+        of_cell = finals[finals["cell"] == cell].dropna(subset=["value"])
+        rates = of_cell.groupby(["seed", "at"])["value"].mean().unstack()
+        bins = sorted(of_cell["at"].unique())  # other texts may have others
+        if len(bins) > 1:
+            changed = rates[bins[-1]] - rates[bins[0]]
+            crossed = split(changed.index) if data.crossed else None
+            change = stats.paired(changed.to_numpy(float), crossed=crossed)
+            yield records.LengthError(
+                **where,
+                short=int(bins[1]) - 1,
+                long=int(bins[-1]),
+                n=change.n,
+                lost=change.lost,
+                mean=change.mean,
+                lo=change.lo,
+                hi=change.hi,
+            )
+
+
 def probes(data: StudyData) -> Iterator[records.ProbeLoss]:
-    """Yield the masked loss of each cell at each probe ratio."""
-    finals = data.finals[data.finals["name"] == "probe_loss"].dropna(subset=["value"])
-    grouped = finals.groupby(["cell", "at"])["value"].agg(["mean", "std", "count"])
+    """Yield the loss of each cell on hidden tokens at each probe ratio."""
+    for name, ratio, found in _measured(data, ("probe_loss", "corrupted_loss")):
+        yield records.ProbeLoss(name=name, ratio=ratio, **found)
+
+
+def linear_probes(data: StudyData) -> Iterator[records.LinearProbe]:
+    """Yield the accuracy of each linear probe on each cell."""
+    names = [name for name, row in metrics.METRICS.items() if row.downstream]
+    for name, _, found in _measured(data, names):
+        yield records.LinearProbe(name=name, **found)
+
+
+def _measured(data: StudyData, names: Sequence[str]) -> Iterator[tuple[str, float, dict[str, Any]]]:
+    """Yield name, `at`, and the fields of a finding on the finals of each cell."""
+    finals = data.finals[data.finals["name"].isin(names)].dropna(subset=["value"])
+    grouped = finals.groupby(["cell", "name", "at"])["value"].agg(["mean", "std", "count"])
     for cell, where in named_cells(data).items():
         if cell in grouped.index:
-            for ratio, row in grouped.loc[cell].iterrows():
-                yield records.ProbeLoss(
-                    **where,
-                    ratio=float(ratio),  # type: ignore[arg-type]  # an index of floats
-                    seeds=int(row["count"]),
-                    mean=float(row["mean"]),
-                    sd=float(row["std"]),
-                )
+            for (name, at), row in grouped.loc[cell].iterrows():  # type: ignore[misc]
+                values = {"mean": float(row["mean"]), "sd": float(row["std"])}
+                yield name, float(at), {**where, "seeds": int(row["count"]), **values}
 
 
 def named_cells(data: StudyData) -> dict[str, dict[str, Any]]:

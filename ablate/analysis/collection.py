@@ -141,6 +141,8 @@ def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
     yield from tuning.seed_counts(data)
     yield from grid.grid(data)
     yield from cells.lengths(data)
+    yield from cells.length_errors(data)
     yield from cells.probes(data)
+    yield from cells.linear_probes(data)
     if curves:
         yield from scaling.scaling(curves)

@@ -659,10 +659,55 @@ class LengthChange(OfCell):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeLoss(OfCell):
-    """The masked loss of a cell at one probe ratio; the same tokens are hidden in every arm.
+class LengthError(OfCell):
+    """The change of a cell's error rate from the shortest sources to the longest.
+
+    Sources are in bins of about equally many held-out pairs, by their tokens.
 
     Attributes:
+        short: Tokens of the longest source in the first bin.
+        long: Tokens of the shortest source in the last bin.
+        n: Runs that count.
+        lost: Runs without a finite value.
+        mean: Mean change, errors per symbol.
+        lo: Lower end of the 95% t-interval.
+        hi: Upper end of it.
+    """
+
+    kind: ClassVar[str] = "length_error"
+    short: int
+    long: int
+    n: int
+    lost: int
+    mean: float
+    lo: float
+    hi: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearProbe(OfCell):
+    """The accuracy of a linear probe on a cell's features.
+
+    Attributes:
+        name: The metric.
+        seeds: Runs.
+        mean: Mean accuracy.
+        sd: Standard deviation over seeds.
+    """
+
+    kind: ClassVar[str] = "linear_probe"
+    name: str
+    seeds: int
+    mean: float
+    sd: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeLoss(OfCell):
+    """The loss of a cell on hidden tokens at one probe ratio; they are the same in every arm.
+
+    Attributes:
+        name: The metric: probe_loss of masked models, corrupted_loss of encoder-decoders.
         ratio: Share of tokens hidden.
         seeds: Runs.
         mean: Mean loss, nats per token.
@@ -670,6 +715,7 @@ class ProbeLoss(OfCell):
     """
 
     kind: ClassVar[str] = "probe"
+    name: str
     ratio: float
     seeds: int
     mean: float

@@ -45,6 +45,7 @@ from ablate.report.document import (
 from ablate.report.figure_set import FigureSet
 from ablate.report.labels import sentence
 from ablate.report.method import paragraphs
+from ablate.units import listed
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -258,17 +259,17 @@ def _scaling(shown: list[Figure], data: ReportData) -> Section:
 
 
 def _grids(shown: list[Figure], data: ReportData) -> Section:
-    """Return the section on values along the context and, of masked models, at the probe ratios."""
+    """Return the section on values along context and source, at probe ratios, of linear probes."""
     about_masks = masked.sentences(data)
-    context = [figure for figure in shown if not figure.name.startswith("probe-")]
-    title = " and ".join(["context"] * bool(context) + ["masking"] * bool(about_masks))
-    return Section(
-        "grids",
-        sentence(title),
-        paragraphs=about_masks,
-        figures=shown,
-        tables=_full(masked.grid(data)),
-    )
+    tables = _full(*masked.grids(data))
+    named = [
+        ("context", [one for one in shown if one.name.startswith(("positions", "loss-"))]),
+        ("length of the source", [one for one in shown if one.name.startswith("error-")]),
+        ("masking", about_masks),
+        ("linear probes", [one for one in tables if one.name == "linear-probes"]),
+    ]
+    title = listed(name for name, found in named if found)
+    return Section("grids", sentence(title), paragraphs=about_masks, figures=shown, tables=tables)
 
 
 def _full(*tables: Table) -> list[Table]:

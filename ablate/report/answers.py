@@ -19,6 +19,7 @@ from ablate.analysis.records import (
     GridTerm,
     Interaction,
     LengthChange,
+    LengthError,
     Mismatch,
     OfContrast,
     SameRuns,
@@ -149,13 +150,19 @@ def variances(data: ReportData) -> list[str]:
 
 
 def lengths(data: ReportData) -> list[str]:
-    """Return a sentence a stratum on the change of loss at the longest context."""
+    """Return a sentence a stratum on the change of loss at the longest context, and of errors at
+    the longest sources.
+    """
     sentences = []
     for part in grouped(data.findings.of(LengthChange), lambda one: one.stratum):
         found = sorted((one for one in part if one.n), key=lambda one: one.mean)
         undefined = [one.arm for one in part if not one.defined]
         if found:
             sentences.append(say("lengths", part[0].stratum, found, undefined))
+    for errors in grouped(data.findings.of(LengthError), lambda one: one.stratum):
+        rates = sorted((one for one in errors if one.n), key=lambda one: -one.mean)
+        if rates:
+            sentences.append(say("length_errors", rates[0].stratum, rates))
     return sentences
 
 

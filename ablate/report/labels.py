@@ -23,6 +23,7 @@ PHRASES = {  # metric → what a sentence calls it; "{at}" is the number behind 
     "corrupted_accuracy": "accuracy on {at} of the text, hidden",
     "exact_match": "exact matches with a beam of {at}",
     "error_rate": "error rate with a beam of {at}",
+    "error_at_length": "error rate from {at} tokens of the source on",
     "era_accuracy": "era accuracy of a linear probe",
     "novel_accuracy": "novel accuracy of a linear probe",
     "label_accuracy": "label accuracy of a linear probe",

@@ -1,4 +1,4 @@
-"""Masked models: what their comparison is based on, and the table of probe ratios."""
+"""Hidden tokens: what a comparison is based on, and the tables of probes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from statistics import median
 
 from ablate import metrics
-from ablate.analysis.records import ProbeLoss
+from ablate.analysis.records import LinearProbe, ProbeLoss
 from ablate.evaluation import CHANCE, LABELLED
 from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
@@ -18,10 +18,13 @@ from ablate.text.labels import LABELS
 
 
 def sentences(data: ReportData) -> list[str]:
-    """Say what a comparison of masked models is based on, in a study that probed some."""
-    ratios = sorted({one.ratio for one in data.findings.of(ProbeLoss)})
+    """Say what a comparison is based on, in a study that probed models on hidden tokens."""
+    found = data.findings.of(ProbeLoss)
+    hidden = sorted({one.ratio for one in found if one.name == "corrupted_loss"})
+    ratios = sorted({one.ratio for one in found if one.name == "probe_loss"})
+    said = [say("corrupted", data.labels, [f"{ratio:g}" for ratio in hidden])] if hidden else []
     if not ratios:
-        return []
+        return said
     name = metrics.final(data.study.metric)[0]
     basis = (
         "probe"
@@ -30,7 +33,7 @@ def sentences(data: ReportData) -> list[str]:
         if name in metrics.METRICS and metrics.METRICS[name].downstream
         else "training"
     )
-    return [say("probes", data.labels, basis, [f"{ratio:g}" for ratio in ratios])]
+    return [*said, say("probes", data.labels, basis, [f"{ratio:g}" for ratio in ratios])]
 
 
 def chance(data: ReportData) -> list[str]:
@@ -43,38 +46,67 @@ def chance(data: ReportData) -> list[str]:
     return [say("label_chance", float(shares.iloc[0]))]
 
 
-def grid(data: ReportData) -> Table:
-    """Return a table of masked loss by arm and probe ratio: the same hidden tokens in every arm."""
-    found = data.findings.of(ProbeLoss)
-    ratios = sorted({one.ratio for one in found})
-    spreads = [one.sd for one in found if not math.isnan(one.sd)]
+def grids(data: ReportData) -> list[Table]:
+    """Return tables of loss by arm and probe ratio, and of linear probes by arm."""
+    return [
+        _table(
+            data,
+            "probe-grid",
+            "Masked loss (nats per token) at each probe ratio, the mean over seeds. The same tokens"
+            " are hidden in every arm; an arm does best near the ratio that it was trained at.",
+            _losses(data, "probe_loss"),
+        ),
+        _table(
+            data,
+            "corrupted-grid",
+            "Loss on hidden tokens (nats per token) at each probe ratio, the mean over seeds. The"
+            " same tokens are hidden in every arm.",
+            _losses(data, "corrupted_loss"),
+        ),
+        _table(
+            data,
+            "linear-probes",
+            "Accuracy of linear probes on frozen features, the mean over seeds.",
+            [(one, one.name, 0.0, one.name) for one in data.findings.of(LinearProbe)],
+        ),
+    ]
+
+
+# a finding, the name and place of its final, and its column
+Cell = tuple[ProbeLoss | LinearProbe, str, float, str]
+
+
+def _losses(data: ReportData, name: str) -> list[Cell]:
+    found = data.findings.of(ProbeLoss, lambda one: one.name == name)
+    return [(one, name, one.ratio, f"ratio {one.ratio:g}") for one in found]
+
+
+def _table(data: ReportData, table: str, caption: str, found: list[Cell]) -> Table:
+    """Return a table of means with a row for each cell, in the order of columns in `found`."""
+    columns = list(dict.fromkeys(column for *_, column in sorted(found, key=lambda one: one[2])))
+    spreads = [one.sd for one, *_ in found if not math.isnan(one.sd)]
     places = decimals(median(spreads) if spreads else math.nan)
-    by_cell: dict[str, dict[float, ProbeLoss]] = {}
-    for one in found:
-        by_cell.setdefault(one.cell, {})[one.ratio] = one
+    by_cell: dict[str, dict[str, ProbeLoss | LinearProbe]] = {}
+    for one, _, _, column in found:
+        by_cell.setdefault(one.cell, {})[column] = one
     several, rows = any(data.strata), []
-    for at in by_cell.values():
-        first = next(iter(at.values()))
-        seeds = max(one.seeds for one in at.values())
+    for of_cell in by_cell.values():
+        first = next(iter(of_cell.values()))
+        seeds = max(one.seeds for one in of_cell.values())
         values = [
-            measured(at[ratio].mean, places) if ratio in at else Value("–", None)
-            for ratio in ratios
+            measured(of_cell[column].mean, places) if column in of_cell else Value("–", None)
+            for column in columns
         ]
         rows.append(
             (*((first.stratum,) if several else ()), first.arm, Value(f"{seeds}", seeds), *values)
         )
+    names = ", ".join(quoted(name) for name in dict.fromkeys(name for _, name, *_ in found))
     return Table(
-        "probe-grid",
-        "Masked loss (nats per token) at each probe ratio, the mean over seeds. The same tokens are"
-        " hidden in every arm; an arm does best near the ratio that it was trained at.",
-        (
-            *(("stratum",) if several else ()),
-            "arm",
-            "seeds",
-            *(f"ratio {ratio:g}" for ratio in ratios),
-        ),
+        table,
+        caption,
+        (*(("stratum",) if several else ()), "arm", "seeds", *columns),
         tuple(rows),
-        "SELECT stratum, cell, at AS ratio, avg(value) AS probe_loss\nFROM runs JOIN final ON"
+        "SELECT stratum, cell, name, at, avg(value) AS mean\nFROM runs JOIN final ON"
         f" final.run_id = runs.run\nWHERE study = {quoted(data.study.name)} AND role ="
-        " 'compare' AND name = 'probe_loss'\nGROUP BY cell, at;",
+        f" 'compare' AND name IN ({names})\nGROUP BY cell, name, at;",
     )

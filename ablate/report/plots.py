@@ -274,10 +274,18 @@ def blocks(figure_set: FigureSet, data: ReportData) -> list[Figure]:
 
 
 def grids(figure_set: FigureSet, data: ReportData) -> list[Figure]:
-    """Return loss over position and context, and masked loss over probe ratio, by stratum."""
+    """Return loss over position and context, errors over the length of the source, and loss on
+    hidden tokens over the probe ratio, by stratum.
+    """
     same = "The same tokens are scored"
     kinds = {
         "loss_at_length": ("context (× training context)", "held-out loss", f"{same} throughout. "),
+        "error_at_length": (
+            "length of the source (tokens)",
+            "error rate",
+            "Held-out pairs in bins of about equal size; a mark is at the shortest length of its"
+            " bin. ",
+        ),
         "probe_loss": ("probe ratio", "masked loss", f"{same} in every arm. "),
         "probe_accuracy": ("probe ratio", "masked accuracy", f"{same} in every arm. "),
         "reconstruction_loss": (
@@ -285,10 +293,17 @@ def grids(figure_set: FigureSet, data: ReportData) -> list[Figure]:
             "reconstruction error",
             "Squared error of hidden patches, the same ones in every arm. ",
         ),
+        "corrupted_loss": ("probe ratio", "loss on hidden tokens", f"{same} in every arm. "),
+        "corrupted_accuracy": (
+            "probe ratio",
+            "accuracy on hidden tokens",
+            f"{same} in every arm. ",
+        ),
     }
     plots = _positions(figure_set, data)
     for name, (x, metric, caption) in kinds.items():
-        label = f"{metric} (nats per token)" if metric.endswith("loss") else metric
+        label = f"{metric} (nats per token)" if "loss" in metric else metric
+        label = f"{metric} (errors per symbol)" if name.startswith("error") else label
         look = {"x": x, "y": "value", "hue": "arm", "label": label}
         panels = [
             Panel(stratum, part, note=lacking(part, x))

@@ -32,6 +32,7 @@ def measure(evaluation: Evaluation) -> dict[str, tuple[object, ...]]:
         "reconstruction_loss": (evaluation.n_final,),
         **dict.fromkeys(_AS_CURVES, (evaluation.tokens,)),
         **dict.fromkeys(("exact_match", "error_rate"), (evaluation.decoded,)),
+        "error_at_length": (evaluation.decoded, evaluation.beams[0]),
     }
     if evaluation.probe_csv is not None:
         found |= dict.fromkeys((LABELLED, CHANCE), (evaluation.probe_csv_hash,))

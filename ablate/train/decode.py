@@ -14,6 +14,8 @@ from ablate.data.objectives import Example
 from ablate.text import Tokens
 from ablate.text.pairs import marks, spelled
 
+BINS = 8  # of sources by their length, with about equally many pairs
+
 
 class Match(NamedTuple):
     """A decoded target beside the true one."""
@@ -110,6 +112,24 @@ def error_rate(found: Sequence[Match]) -> float:
     symbols = [(split(one.decoded), split(one.true)) for one in found]
     total = sum(len(true) for _, true in symbols)
     return sum(edits(*pair) for pair in symbols) / total if total else math.nan
+
+
+def by_length(found: Sequence[Match], lengths: np.ndarray) -> list[tuple[int, float]]:
+    """Return the error rate of sources of similar length.
+
+    Args:
+        found: Decoded targets.
+        lengths: Tokens of the source of each, [N] int.
+
+    Returns:
+        (shortest length, error rate) of each bin of lengths; a bin ends where the next begins.
+    """
+    firsts = np.unique(np.sort(lengths)[np.arange(BINS) * len(lengths) // BINS])
+    bins = np.searchsorted(firsts, lengths, side="right") - 1
+    return [
+        (int(first), error_rate([found[row] for row in np.flatnonzero(bins == number).tolist()]))
+        for number, first in enumerate(firsts)
+    ]
 
 
 def edits(one: Sequence[str], other: Sequence[str]) -> int:

@@ -202,7 +202,9 @@ class Evaluator(Scorer):
         return finals
 
     def _decoded(self) -> list[Final]:
-        """For pairs, exact match and error rate of decoded targets, at every width of the beam."""
+        """For pairs, exact match and error rate of decoded targets, at every width of the beam; at
+        the first one, the error rate by the length of the source, too.
+        """
         if self.pairs is None:
             return []
         documents = self.pairs.held_out_bounds[:-1]
@@ -210,7 +212,8 @@ class Evaluator(Scorer):
             0, len(documents) - 1, min(self.evaluation.decoded, len(documents))
         ).astype(np.int64)
         windows = gather(self.held_out_text, documents[chosen], self.config.n_ctx + 1)
-        _, end = pairs.marks(self.pairs)
+        mark, end = pairs.marks(self.pairs)
+        lengths = (windows == mark).int().argmax(-1).numpy()
         finals: list[Final] = []
         for beam in self.evaluation.beams:
             at_once = max(1, self._at_once(self.config.n_ctx, windows) // beam)
@@ -227,6 +230,12 @@ class Evaluator(Scorer):
                 ("exact_match", beam, [decode.exact(member) for member in written]),
                 ("error_rate", beam, [decode.error_rate(member) for member in written]),
             ]
+            if beam == self.evaluation.beams[0]:
+                by_member = [decode.by_length(member, lengths) for member in written]
+                finals += [
+                    ("error_at_length", bins[0][0], [rate for _, rate in bins])
+                    for bins in zip(*by_member, strict=True)
+                ]
         return finals
 
     def _downstream(self) -> list[Final]:
