@@ -20,9 +20,14 @@ from ablate.model.layers import Linear, side_by_side
 
 
 class Attention(nn.Module):
-    """[K, B, T, C] → [K, B, T, C]; `bias` is added to the scores: see `Transformer.start`."""
+    """[K, B, T, C] → [K, B, T, C]; `bias` is added to the scores: see `Transformer.start`.
+
+    Attributes:
+        kept: Keys and values of what was read before, [K·B, G, T, D], in decoding; else None.
+    """
 
     rotate: Callable[[Tensor], Tensor]  # of the position encoding, which its block sets
+    kept: dict[str, Tensor] | None = None
 
     def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__()
@@ -42,13 +47,31 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Mix the values of x, or those of a memory [K, B, S, C] that x attends to."""
         if memory is None:
-            projected = self.project(x, (self.query, self.key, self.value))
+            query, *read = self.project(x, (self.query, self.key, self.value))
         else:
-            projected = (self.query(x), *self.project(memory, (self.key, self.value)))
-        query, key, value = map(self._heads, projected)
-        query, key = self.query_norm(query), self.key_norm(key)
-        mixed = self.score(self.rotate(_fold(query)), self.rotate(_fold(key)), _fold(value), bias)
+            query = self.query(x)
+            read = [] if self.kept else [*self.project(memory, (self.key, self.value))]
+        query = self.rotate(_fold(self.query_norm(self._heads(query))))
+        mixed = self.score(query, *self._read(read), bias)
         return self.output(mixed.unflatten(0, x.shape[:2]).transpose(2, 3)).to(x.dtype)
+
+    def _read(self, projected: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return keys and values of what is read, after those that are kept of earlier tokens."""
+        found: dict[str, Tensor] = {}
+        if projected:
+            key, value = map(self._heads, projected)
+            found = {"key": self.rotate(_fold(self.key_norm(key))), "value": _fold(value)}
+        if self.kept is not None:
+            for name, more in found.items():
+                before = self.kept.get(name)
+                self.kept[name] = more if before is None else torch.cat((before, more), 2)
+            found = self.kept
+        return found["key"], found["value"]
+
+    def choose(self, rows: Tensor) -> None:
+        """Keep what is kept of the sequences `rows`, [K·B]."""
+        if self.kept:
+            self.kept = {name: one.index_select(0, rows) for name, one in self.kept.items()}
 
     def _heads(self, x: Tensor) -> Tensor:
         """[K, B, T, H·D] → [K, B, T, H, D]."""
@@ -149,7 +172,8 @@ class DotScore(nn.Module):
 
             return flex_attention(query, key, value, biased, kernel_options=TILES, **self.shared)
         mask = None if bias is None else each(bias.to(value.dtype), len(query))
-        causal = self.causal and bias is None
+        # a single query after keys of earlier tokens sees all of them
+        causal = self.causal and bias is None and query.shape[2] == key.shape[2]
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=causal, **self.shared
         )
@@ -178,7 +202,7 @@ class AdditiveScore(nn.Module):
         )
         if bias is not None:
             scores = scores + each(bias, len(query))
-        elif self.causal:
+        elif self.causal and query.shape[2] == key.shape[2]:
             scores = scores.masked_fill(future(query.shape[2], query.device), -torch.inf)
         return scores.softmax(-1).to(value.dtype) @ value
 

@@ -16,7 +16,12 @@ class Block(nn.Module):
 
     P1, P2 act on joins, N1, N2 on the inputs of attention and MLP, O1, O2 on their outputs; those
     that the run's `norm` does not have are the identity.
+
+    Attributes:
+        crosses: Whether it attends to an encoder's output.
     """
+
+    crosses = False
 
     def __init__(
         self, config: RunConfig, pack: int, position: Position, rng: DropoutRng, name: str

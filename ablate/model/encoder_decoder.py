@@ -48,22 +48,33 @@ class EncoderDecoder(Transformer):
     ) -> tuple[Tensor, *tuple[Tensor | None, ...]]:
         """Return the decoder's stream before its first block, and what its blocks read.
 
-        Arguments are those of `Transformer.features`. What does not start at 0 in the source fills
-        the row up and is hidden.
+        Arguments are those of `Transformer.features`.
+        """
+        memory = self.memory(pieces, source, source_starts)
+        x, bias = pieces.start(tokens, starts)
+        read: tuple[Tensor | None, ...] = (bias, *memory)
+        return (x, *read)
+
+    def memory(
+        self, pieces: Pieces, source: Tensor | None = None, source_starts: Tensor | None = None
+    ) -> tuple[Tensor | None, ...]:
+        """Return the encoder's output, what is added to its scores, and its last state.
+
+        They are the arguments of `DecoderBlock.forward`. What does not start at 0 in the source
+        fills the row up and is hidden.
         """
         assert source is not None
         memory = self._encoded(pieces, source, source_starts)
-        x, bias = pieces.start(tokens, starts)
         if source_starts is None:
             hidden, state = None, memory[:, :, -1]
         else:
             fills = source_starts != 0
-            hidden = nothing(self.config, x).expand(fills.shape).masked_fill(fills, -torch.inf)
+            hidden = nothing(self.config, memory).expand(fills.shape).masked_fill(fills, -torch.inf)
             hidden = hidden.flatten(0, 1)[:, None, None]
             last = (~fills).sum(-1) - 1
             state = memory.gather(2, last[..., None, None].expand(-1, -1, 1, memory.shape[-1]))
             state = state.squeeze(2)
-        return x, bias, memory, hidden, state
+        return memory, hidden, state
 
     def hidden(self, tokens: Tensor, starts: Tensor | None = None) -> Tensor:
         """Return the output of the encoder for a text, which linear probes read.

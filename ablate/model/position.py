@@ -16,7 +16,13 @@ _TABLE = 4  # tables cover this many training contexts; for longer texts they ar
 
 
 class Position(nn.Module):
-    """Base of all position encodings: three hooks, which do nothing here."""
+    """Base of all position encodings: three hooks, which do nothing here.
+
+    Attributes:
+        offset: Tokens that stand before those which `embed` and `rotate` get.
+    """
+
+    offset = 0
 
     def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         """Make the encoding of a model whose stream has `width` channels."""
@@ -28,7 +34,7 @@ class Position(nn.Module):
         Args:
             x: Embeddings.
             places: Positions of the tokens, [K, B, T], where a sequence holds several documents;
-                by default 0 … T − 1. What depends on distances alone needs none.
+                by default from `offset` on. What depends on distances alone needs none.
         """
         return x
 
@@ -56,8 +62,8 @@ class Sinusoidal(Position):
         self.waves = _Waves(_TABLE * config.n_ctx, width)
 
     def embed(self, x: Tensor, places: Tensor | None = None) -> Tensor:
-        waves = self.waves(x.shape[-2]).flip(0).permute(1, 2, 0).flatten(1)
-        return x + (waves if places is None else waves[places])
+        waves = self.waves(self.offset + x.shape[-2]).flip(0).permute(1, 2, 0).flatten(1)
+        return x + (waves[self.offset :] if places is None else waves[places])
 
 
 class Learned(Position):
@@ -70,14 +76,14 @@ class Learned(Position):
         )
 
     def embed(self, x: Tensor, places: Tensor | None = None) -> Tensor:
-        length, limit = x.shape[-2], self.table.weight.shape[1]
+        length, limit = self.offset + x.shape[-2], self.table.weight.shape[1]
         if length > limit:
             raise AblateError(
                 f"position = 'learned' is not defined beyond n_ctx = {limit}: the text has {length}"
                 " tokens; evaluate at lengths = [1], or choose another position"
             )
         if places is None:
-            places = torch.arange(length, device=x.device).expand(len(x), 1, -1)
+            places = torch.arange(self.offset, length, device=x.device).expand(len(x), 1, -1)
         return x + self.table(places)
 
 
@@ -94,7 +100,7 @@ class Rotary(Position):
         self.waves = _Waves(_TABLE * config.n_ctx, self.turned, config.rope_theta)
 
     def rotate(self, x: Tensor) -> Tensor:
-        cos, sin = self.waves(x.shape[-2])
+        cos, sin = self.waves(self.offset + x.shape[-2])[:, self.offset :]
         if self.turned == x.shape[-1]:
             first, second = x.chunk(2, -1)
             return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)

@@ -15,7 +15,13 @@ class Recurrent(nn.Module):
 
     The weights are those of `torch.nn.GRU` and `torch.nn.LSTM`: of the input, and of the state. It
     works in float32 at any precision of matrix products.
+
+    Attributes:
+        kept: State, and memory of an LSTM, after what was read before, [K, B, C] each, in decoding;
+            else None.
     """
+
+    kept: dict[str, Tensor] | None = None
 
     def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__()
@@ -35,27 +41,42 @@ class Recurrent(nn.Module):
         """
         if state is None:
             state = x.new_zeros(*x.shape[:2], x.shape[-1])
+        begins = [*self.kept.values()] if self.kept else [state] * (2 if self.lstm else 1)
         parts = (self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias)
         with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
             wide = x if x.dtype == torch.float64 else x.float()
-            states = [
+            found = [
                 self._member(
-                    wide[k], state[k].to(wide), [one[k] for one in parts if one is not None]
+                    wide[k],
+                    [one[k].to(wide) for one in begins],
+                    [one[k] for one in parts if one is not None],
                 )
                 for k in range(len(x))
             ]
-        return torch.stack(states).to(x.dtype)
+        states, *last = (torch.stack(one) for one in zip(*found, strict=True))
+        if self.kept is not None:
+            self.kept = {f"{number}": one.squeeze(1) for number, one in enumerate(last)}
+        return states.to(x.dtype)
 
-    def _member(self, x: Tensor, state: Tensor, weights: list[Tensor]) -> Tensor:
+    def _member(self, x: Tensor, begins: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, ...]:
+        """Return the states [B, T, C], and the last state and, of an LSTM, memory, [1, B, C]."""
         # biases, layers, dropout, keep what a backward pass needs, bidirectional, batch first
         options = (len(weights) > 2, 1, 0.0, torch.is_grad_enabled(), False, True)
-        first = state[None].contiguous()
-        found: Tensor = (
-            torch.lstm(x, (first, first), weights, *options)
+        first = tuple(one[None].contiguous() for one in begins)
+        found: tuple[Tensor, ...] = (
+            torch.lstm(x, first, weights, *options)
             if self.lstm
-            else torch.gru(x, first, weights, *options)
-        )[0]
+            else torch.gru(x, first[0], weights, *options)
+        )
         return found
+
+    def choose(self, rows: Tensor) -> None:
+        """Keep what is kept of the sequences `rows`, [K·B]."""
+        if self.kept:
+            self.kept = {
+                name: one.flatten(0, 1).index_select(0, rows).view_as(one)
+                for name, one in self.kept.items()
+            }
 
 
 class RecurrentAttention(nn.Module):

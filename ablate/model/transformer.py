@@ -199,6 +199,12 @@ class Transformer(Stack):
         """
         return pieces.start(tokens, starts)
 
+    def memory(
+        self, pieces: Pieces, source: Tensor | None = None, source_starts: Tensor | None = None
+    ) -> tuple[Tensor | None, ...]:
+        """Return what every block reads besides the stream and a bias: nothing, without encoder."""
+        return ()
+
     def pieces(self, change: Callable[[Any], Any] = lambda piece: piece) -> Pieces:
         """Return what `features` calls, each piece changed, such as compiled."""
         blocks = [change(block.forward) for block in self.blocks]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ablate.data.objectives import Example
+from ablate.model.decoding import decoder
 from ablate.text import Tokens
 from ablate.text.pairs import marks, spelled
 
@@ -41,39 +42,34 @@ def targets(model: Any, example: Example, beam: int, end: int) -> Tensor:
     index = torch.arange(length, device=example.inputs.device)
     # the place of the mark, after which the target begins
     first = torch.where(example.weights > 0, index, length - 1).amin(-1)
-
-    def spread(tensor: Tensor) -> Tensor:
-        return tensor.repeat_interleave(beam, 1)
-
-    start = example.each(spread)
-    at = spread(first)[..., None]  # of the newest token, [K, W·beam, 1]
-    inputs = torch.where(index <= at, start.inputs, end)
+    inputs = torch.where(index <= first[..., None], example.inputs, end)
+    inputs = inputs[:, :, None].expand(-1, -1, beam, -1)  # [K, W, beam, T]
     score = torch.full((pack, rows, beam), -torch.inf, device=first.device)
     score[..., 0] = 0  # all hypotheses are equal at first
     done = torch.zeros(pack, rows, beam, dtype=torch.bool, device=first.device)
-    begun = at
-    for _ in range(length - 1 - int(first.min())):
-        at = at.clamp(max=length - 1)
-        known = int(at.max()) + 1
-        features = model.features(inputs[..., :known], None, *start.read[2:])
-        newest = features.gather(2, at[..., None].expand(-1, -1, -1, features.shape[-1]))
-        nats = model.head(newest)[:, :, 0].float().log_softmax(-1).unflatten(1, (rows, beam))
-        only_end = torch.full_like(nats, -torch.inf)
-        only_end[..., end] = 0
-        total = score[..., None] + torch.where(done[..., None], only_end, nats)
-        score, best = total.flatten(2).topk(beam, -1)  # [K, W, beam]
-        parent, token = best // nats.shape[-1], best % nats.shape[-1]
-        kept = parent[..., None].expand(-1, -1, -1, length)
-        inputs = inputs.unflatten(1, (rows, beam)).gather(2, kept).flatten(1, 2)
-        at = at + 1
-        inputs = inputs.scatter(2, at.clamp(max=length - 1), token.flatten(1)[..., None])
-        full = at.unflatten(1, (rows, beam))[..., 0] >= length - 1
-        done = done.gather(2, parent) | (token == end) | full
-        if done.all():
-            break
-    place = (begun + 1 + index).clamp(max=length - 1)
-    written = torch.where(begun + 1 + index < length, inputs.gather(2, place), end)
-    return written.unflatten(1, (rows, beam))[:, :, 0]
+    row = torch.arange(pack * rows, device=first.device).view(pack, rows, 1) * beam
+    with decoder(model, (example.source, example.source_starts), beam) as texts:
+        for at in range(int(first.min()) + 1, length):  # the place of the next token
+            logits = texts.next(inputs[..., :at].flatten(1, 2))
+            nats = logits.float().log_softmax(-1).unflatten(1, (rows, beam))
+            # what comes before the target is given, and nothing follows its end
+            given = (first >= at)[..., None]
+            known = torch.where(given, inputs[..., at], end)[..., None]
+            certain = torch.full_like(nats, -torch.inf).scatter(-1, known, 0.0)
+            total = score[..., None] + torch.where((given | done)[..., None], certain, nats)
+            score, best = total.flatten(2).topk(beam, -1)  # [K, W, beam]
+            parent, token = best // nats.shape[-1], best % nats.shape[-1]
+            if beam > 1:
+                texts.choose((row + parent).flatten())
+            chosen = parent[..., None].expand(-1, -1, -1, length)
+            inputs = inputs.gather(2, chosen).scatter(
+                3, torch.full_like(parent, at)[..., None], token[..., None]
+            )
+            done = done.gather(2, parent) | ((token == end) & ~given)
+            if done.all():
+                break
+    place = first[..., None] + 1 + index
+    return torch.where(place < length, inputs[:, :, 0].gather(2, place.clamp(max=length - 1)), end)
 
 
 def matches(decoded: Tensor, windows: Tensor, tokens: Tokens) -> list[Match]:

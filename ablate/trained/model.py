@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -112,11 +114,17 @@ class Model(nn.Module):
             tokens: [1, B, T] int64.
             *read: What follows them in `ablate.data.objectives.Example.read`.
         """
-        self._use_levels()
-        casts = self.config.part("precision").casts
-        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=casts):
+        with self.computing():
             logits: Tensor = self.transformer(tokens, *read)
         return logits[0]
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Compute as the run's evaluations do: in its precision, with its levels."""
+        self._use_levels()
+        casts, device = self.config.part("precision").casts, next(self.parameters()).device
+        with torch.autocast(device.type, torch.bfloat16, enabled=casts):
+            yield
 
     def _use_levels(self) -> None:
         """Put this model's levels from outside into the catalogue, instead of those of another."""

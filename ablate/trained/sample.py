@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from ablate.data.objectives import Example
 from ablate.data.pairs import Pairs
 from ablate.errors import AblateError
+from ablate.model import decoding
 from ablate.train.decode import targets
 from ablate.trained.model import Model
 from ablate.trained.tokens import MASK
@@ -108,10 +111,22 @@ def _continue(model: Model, given: list[int], n: int, choice: _Choice) -> list[i
     read = given or list(ends)  # a document begins after the end of another
     if not read:
         raise AblateError("the text is empty: give the model a text to continue")
-    while len(made) < n and not (made and ends and tuple(made[-len(ends) :]) == ends):
-        window = [*read, *made][-model.config.n_ctx :]
-        made.append(choice(_logits(model, window)[-1]))
-    if made and ends and tuple(made[-len(ends) :]) == ends:
+
+    def ended() -> bool:
+        return bool(made and ends) and tuple(made[-len(ends) :]) == ends
+
+    def write(newest: Callable[[list[int]], Tensor], most: int) -> None:
+        while len(made) < n and not ended() and len(read) + len(made) <= most:
+            made.append(choice(newest([*read, *made])))
+
+    n_ctx = model.config.n_ctx
+    if decoding.keeps(model.transformer):
+        device = next(model.parameters()).device
+        with model.computing(), decoding.decoder(model.transformer) as text:
+            write(lambda tokens: text.next(torch.tensor([[tokens]], device=device))[0, 0], n_ctx)
+    # the window moves now, and with it the positions of all tokens
+    write(lambda tokens: _logits(model, tokens[-n_ctx:])[-1], len(read) + n)
+    if ended():
         del made[-len(ends) :]
     return [*given, *made]
 
@@ -151,7 +166,8 @@ def _target(model: Model, text: str, beam: int, most: int) -> str:
     row = [*source, objective.mark]
     row += [objective.end] * (n_ctx + 1 - len(row))
     example = objective.test(torch.tensor([row], device=device))
-    written = targets(model.transformer, example, beam, objective.end)[0, 0].tolist()
+    with model.computing():
+        written = targets(model.transformer, example, beam, objective.end)[0, 0].tolist()
     cut = written.index(objective.end) if objective.end in written else len(written)
     return tokenizer.decode(written[:cut])
 
@@ -167,7 +183,8 @@ def _of_folder(model: Model, source: list[int], beam: int, most: int) -> str:
     inputs = torch.full((1, 1, min(model.config.n_ctx, most + 1)), end, device=device)
     inputs[..., 0] = special.target
     example = Example(inputs, inputs, torch.ones_like(inputs).float(), None, read)
-    written = targets(model.transformer, example, beam, end)[0, 0].tolist()
+    with model.computing():
+        written = targets(model.transformer, example, beam, end)[0, 0].tolist()
     cut = written.index(end) if end in written else len(written)
     kept = [token for token in written[:cut] if token not in (special.source, special.target)]
     return model.tokenizer.decode(kept)
