@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.components import CATALOGUE
+from ablate.components import CATALOGUE, level
+from ablate.components.catalogue import remove
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.model.encoder_decoder import EncoderDecoder
@@ -263,6 +265,91 @@ def test_an_encoder_has_as_many_blocks_as_asked_for() -> None:
 def test_what_an_encoder_decoder_cannot_do_is_refused() -> None:
     with pytest.raises(AblateError, match="objective = 'pairs'"):
         _config(objective="causal")
+
+
+# -- parts of a user's own -------------------------------------------------------------------------
+
+
+def _serial(x: Tensor, A: Any, M: Any, P1: Any, P2: Any, X: Any = None, P3: Any = None) -> Tensor:
+    h = P1(x + A(x))
+    if X is not None:
+        h = P3(h + X(h))
+    return P2(h + M(h))
+
+
+class _Serial(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor, *branches: Any, X: Any = None, P3: Any = None) -> Tensor:
+        return self.one * _serial(x, *branches, X=X, P3=P3)
+
+
+class _Dot(nn.Module):
+    def __init__(self, d_head: int) -> None:
+        super().__init__()
+        self.scale = d_head**-0.5
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.scale * query @ key.mT
+
+
+class _Mean(nn.Module):
+    """The mean of all tokens up to now."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
+
+
+OWN = [
+    ("topology", _serial, {}),
+    ("topology", _Serial, {}),
+    ("score", _Dot, {"position": "alibi"}),
+    ("mixer", _Mean, {"position": "none"}),
+]
+
+
+@pytest.mark.parametrize(("factor", "made", "fields"), OWN, ids=lambda one: str(one)[:20])
+def test_parts_of_a_users_own_stand_in_both_stacks(
+    factor: str, made: Any, fields: dict[str, Any]
+) -> None:
+    with _own(factor, made):
+        config = _config(**fields, **{factor: "own"})
+        tokens, source = _read(config, 6)
+        if factor == "mixer":  # the decoder still sees the source
+            own = _model(config)
+            assert (
+                (own(tokens, None, source) != own(tokens, None, (source + 1) % VOCABULARY))
+                .any(-1)
+                .all()
+            )
+            return
+        built_in = _model(_config(**fields))
+        own = EncoderDecoder(config)
+        own.initialise((0,))
+        own.load_state_dict(built_in.state_dict(), strict=False)
+        outputs = [model(tokens, None, source) for model in (own.eval(), built_in)]
+        torch.testing.assert_close(*outputs, rtol=1e-5, atol=1e-5)
+
+
+def test_a_topology_without_a_place_for_an_encoder_is_refused() -> None:
+    def plain(x: Tensor, A: Any, M: Any, P1: Any, P2: Any) -> Tensor:
+        return x
+
+    with _own("topology", plain):
+        with pytest.raises(AblateError, match=r"topology = 'own' .*X=None and P3=None"):
+            _config(topology="own")
+        _config(topology="own", architecture="rnn-seq2seq", position="none")
+
+
+@contextmanager
+def _own(factor: str, made: Any) -> Iterator[None]:
+    level(factor, "own", meaning="its own")(made)
+    try:
+        yield
+    finally:
+        remove(CATALOGUE[factor]["own"])
 
 
 # -- recurrent layers ------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ join P3.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -101,17 +102,17 @@ class SequenceToSequence(Architecture):
         return config.model_copy(update=changed)
 
     def check(self, config: Config) -> None:
-        topology, mixer = config.part("topology"), config.part("mixer")
+        topology = config.part("topology")
         if not config.part("objective").has_source:
             raise AblateError(
                 f"architecture = {self.name!r} reads a source; use objective = 'pairs', 'span' or"
                 " 'denoise', or architecture = 'transformer'"
             )
-        if topology.plain is not None or mixer.plain is not None:
-            one = topology if topology.plain is not None else mixer
+        if self.crosses and not topology.has_place:
             raise AblateError(
-                f"architecture = {self.name!r} has no place for {one.factor} = {one.name!r}, which"
-                " does not know of an encoder; choose a built-in level"
+                f"architecture = {self.name!r}: topology = {topology.name!r} has no place for"
+                " attention to an encoder; give it two more parameters, X=None and P3=None, which"
+                " are that attention and its join in blocks of a decoder"
             )
 
 
@@ -236,8 +237,20 @@ class Topology(Component):
         raise NotImplementedError
 
     def wire_decoder(self, x: Tensor, A: Map, X: Map, M: Map, P1: Map, P3: Map, P2: Map) -> Tensor:
-        """Return y of a block that attends to an encoder, too: X is joined as A is."""
-        raise NotImplementedError
+        """Return y of a block that attends to an encoder, too: X is joined as A is.
+
+        A topology of a user's own has X and P3 as parameters of `wire`, None without an encoder.
+        """
+        wire: Callable[..., Tensor] = self.wire
+        return wire(x, A, M, P1, P2, X=X, P3=P3)
+
+    @property
+    def has_place(self) -> bool:
+        """Whether it says where attention to an encoder stands."""
+        if type(self).wire_decoder is not Topology.wire_decoder:
+            return True
+        wire = self.wire if self.plain is None else self.plain.forward
+        return {"X", "P3"} <= set(inspect.signature(wire).parameters)
 
     def build(self, config: Config, pack: int, width: int) -> Any:
         """Return `wire`, or the torch module of a topology that has one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from ablate.config import RunConfig
@@ -9,6 +11,8 @@ from ablate.model.attention import Attention
 from ablate.model.layers import Dropout, DropoutRng
 from ablate.model.norm import NoNorm
 from ablate.model.position import Position
+
+Map = Callable[[Tensor], Tensor]
 
 
 class Block(nn.Module):
@@ -81,7 +85,7 @@ class DecoderBlock(Block):
         self.crosses = config.part("architecture").crosses
         if not self.crosses:
             return
-        self.wire_decoder = topology.wire_decoder
+        self.wire_decoder = topology.wire_decoder if topology.plain is None else self._own
         self.n3 = norm_where(placement.inputs, config, pack, width)
         self.o3 = norm_where(placement.outputs, config, pack, width)
         self.p3 = norm_where(placement.joins and topology.joins == 2, config, pack, width)
@@ -122,6 +126,11 @@ class DecoderBlock(Block):
             y = self.wire(x, attend, self.feed, self.p1, self.p2)
         else:
             y = self.wire_decoder(x, attend, cross, self.feed, self.p1, self.p3, self.p2)
+        return y
+
+    def _own(self, x: Tensor, A: Map, X: Map, M: Map, P1: Map, P3: Map, P2: Map) -> Tensor:
+        """Return y of a topology that is a module of a user's own."""
+        y: Tensor = self.wire(x, A, M, P1, P2, X=X, P3=P3)
         return y
 
 

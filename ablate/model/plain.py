@@ -24,6 +24,8 @@ from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.model.attention import each, future
 
+Map = Callable[[Tensor], Tensor]
+
 
 class Plain(nn.Module):
     """Base of the adapters: a plain module with its parameters stacked, [K, …] each.
@@ -141,29 +143,30 @@ class FromTokens(Plain):
 
 
 class Wiring(Plain):
-    """A topology with weights: (x, A, M, P1, P2) → y, of one member.
+    """A topology with weights: (x, A, M, P1, P2) → y, of one member; X and P3 in a decoder.
 
     It calls the branches, which have weights of other modules, so that vmap cannot call it.
     """
 
-    def forward(self, x: Tensor, *branches: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(self, x: Tensor, *branches: Map, **of_decoder: Map) -> Tensor:
         if self.pack > 1:
             raise AblateError(f"{self.called} has weights and calls attention and MLP")
 
-        def alone(branch: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        def alone(branch: Map) -> Map:
             return lambda h: branch(h.unsqueeze(0)).squeeze(0)
 
         state = {name: tensor.squeeze(0) for name, tensor in _state(self.member).items()}
         given = ("forward", x.squeeze(0), *map(alone, branches))
-        y = functional_call(self._entry, state, given).unsqueeze(0)
+        named = {name: alone(branch) for name, branch in of_decoder.items()}
+        y = functional_call(self._entry, state, given, named).unsqueeze(0)
         return self.checked(y, x.shape, x)
 
 
 class Score(Plain):
     """softmax(scores(Q, K) + bias) V; shapes are those of `ablate.model.attention.DotScore`.
 
-    The plain module takes queries [B, H, T, D] and keys [B, H, T, D] and returns the scores
-    [B, H, T, T] by query and key.
+    The plain module takes queries [B, H, T, D] and keys [B, H, S, D] and returns the scores
+    [B, H, T, S] by query and key; S is T, except for a source.
     """
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
@@ -172,7 +175,7 @@ class Score(Plain):
         apart = (self.pack, -1)
         given = (x.unflatten(0, apart) for x in (query, key))
         length = query.shape[2]
-        shape = (self.pack, len(query) // self.pack, *query.shape[1:3], length)
+        shape = (self.pack, len(query) // self.pack, *query.shape[1:3], key.shape[2])
         scores = self.checked(self.call("forward", *given), shape, query).flatten(0, 1)
         if bias is not None:
             scores = scores + each(bias, len(query))
@@ -237,9 +240,10 @@ class _Entry(nn.Module):
         super().__init__()
         self.member = member
 
-    def forward(self, hook: str, *given: Any) -> Tensor:
+    def forward(self, hook: str, *given: Any, **named: Any) -> Tensor:
         # a call of the module itself runs its hooks too
-        y: Tensor = (self.member if hook == "forward" else getattr(self.member, hook))(*given)
+        call = self.member if hook == "forward" else getattr(self.member, hook)
+        y: Tensor = call(*given, **named)
         return y
 
 
