@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,8 @@ from ablate.data.corrupt import Denoise, Span
 from ablate.data.objectives import Example
 from ablate.errors import AblateError
 from ablate.model.transformer import model_of
-from ablate.trained.sample import sample
+from ablate.trained import sample as sampling
+from ablate.trained.tokens import TextTokenizer
 
 T, B = 64, 200
 
@@ -306,10 +308,57 @@ def test_a_run_learns_from_corrupted_text(objective: str) -> None:
     assert math.isfinite(events.finals()["loss", 0])
 
 
-@pytest.mark.parametrize("objective", ["span", "denoise"])
-def test_a_model_of_corrupted_text_continues_no_text(objective: str) -> None:
-    model: Any = SimpleNamespace(
-        config=_config(objective), tokenizer=SimpleNamespace(special=SimpleNamespace(target=None))
+def _sampled(
+    monkeypatch: pytest.MonkeyPatch, text: str, write: list[int], **fields: Any
+) -> tuple[str, Example]:
+    """Return what `sample` makes of a text whose target is decoded as `write`, and of what."""
+    special = {"span": 101, "denoise": 2}[fields["objective"]]
+    config = RunConfig(
+        architecture="encoder-decoder", n_ctx=32, batch_tokens=32, n_vocab=256 + special, **fields
     )
-    with pytest.raises(AblateError, match=f"'{objective}' restores corrupted text"):
-        sample(model, "It is")
+    model: Any = SimpleNamespace(
+        config=config,
+        tokenizer=TextTokenizer(config, b""),
+        transformer=None,
+        computing=nullcontext,
+        parameters=lambda: iter([torch.zeros(())]),
+    )
+    seen: list[Example] = []
+
+    def decode(model: None, example: Example, beam: int, end: int) -> Tensor:
+        seen.append(example)
+        return torch.tensor([[[*write, *[end] * (32 - len(write))]]])
+
+    monkeypatch.setattr(sampling, "targets", decode)
+    return sampling.sample(model, text), seen[0]
+
+
+def test_sample_restores_a_text_with_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a [MASK] of[MASK]"
+    found, example = _sampled(monkeypatch, text, list(b"a cat of mine"), objective="denoise")
+    assert found == "a cat of mine" and example.source is not None
+    # one mask a span, and the end of the document
+    assert example.source[0, 0].tolist() == [*b"a ", 256, *b" of", 256, 12]
+    assert example.weights.min() == 1 and example.inputs[0, 0, 0] == 257
+    first, second = 355, 354  # sentinels; 356 begins a target
+    written = [first, *b"cat", second, *b" mine"]
+    found, example = _sampled(monkeypatch, text, written, objective="span")
+    assert found == "a cat of mine" and example.source is not None
+    assert example.source[0, 0].tolist() == [*b"a ", first, *b" of", second]
+    assert example.inputs[0, 0, :2].tolist() == [356, 353]  # what begins, and what ends a target
+
+
+def test_sample_continues_a_text_with_the_controls(monkeypatch: pytest.MonkeyPatch) -> None:
+    for corruption, source in (("prefix", list(b"It is")), ("causal", [257])):
+        fields = {"objective": "denoise", "corruption": corruption}
+        found, example = _sampled(monkeypatch, "It is", list(b" a truth"), **fields)
+        assert found == "It is a truth" and example.source is not None
+        assert example.source[0, 0].tolist() == source
+        scored = example.weights[0, 0] > 0  # what a language model reads is no target
+        assert example.inputs[0, 0][~scored].tolist() == [257, *b"It i"] * (corruption == "causal")
+        with pytest.raises(AblateError, match="only continues a text"):
+            _sampled(monkeypatch, "It [MASK]", [], **fields)
+    with pytest.raises(AblateError, match=r"0 .MASK."):
+        _sampled(monkeypatch, "It is", [], objective="span")
+    with pytest.raises(AblateError, match="1 to n_ctx = 32"):
+        _sampled(monkeypatch, "It is " * 9, [], objective="denoise")

@@ -1,4 +1,6 @@
-"""Text from a trained model: a causal model continues a text, a masked model fills its masks."""
+"""Text from a trained model: a causal model continues a text, a masked model fills its masks, and
+one of corrupted text restores it.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ def sample(
     seed: int = 0,
     beam: int = 1,
 ) -> str:
-    """Return a text continued by a causal model, with its masks filled by a masked one, or the
-    target that a model of pairs, or an encoder-decoder of `transformers`, decodes for it.
+    """Return a text continued by a causal model, with its masks filled by a masked one, restored by
+    one that was trained on corrupted text, or the target that a model of pairs, or an
+    encoder-decoder of `transformers`, decodes for it.
 
     A causal model reads the last n_ctx tokens at most, and stops where its document ends; the
     separator is left out. A masked model first fills the mask whose likeliest token has the highest
@@ -48,29 +51,20 @@ def sample(
 
     Raises:
         AblateError: A causal model gets a mask, a masked one gets none or more text than n_ctx
-            tokens, the model was trained to restore corrupted text or on images, or the tokenizer
-            cannot encode the text.
+            tokens, the model was trained on images, or the tokenizer cannot encode the text.
     """
     model.check_reads_text("sample")
     special = model.tokenizer.special
     objective = model.config.part("objective")
-    if objective.corrupts and special.target is None:
-        raise AblateError(
-            f"a model with objective = {objective.name!r} restores corrupted text, and cannot"
-            " continue a text; in Python, load_model(RUN)(tokens, source) gives its logits"
-        )
-    if objective.pairs or special.target is not None:
+    if objective.has_source or special.target is not None:
         if temperature is not None or top_k is not None:
             raise AblateError(
                 "this model decodes a target without random choices: use beam instead"
                 " of temperature and top_k"
             )
+        if objective.corrupts and special.target is None:
+            return _restored(model, text, beam)
         return _target(model, text, beam, tokens)
-    if model.config.part("architecture").encodes:
-        raise AblateError(
-            f"objective = {model.config.objective!r}: this model restores corrupted text, and"
-            " neither continues a text nor fills in masks"
-        )
     masked = model.tokenizer.mask is not None
     if temperature is None:
         temperature = 0.0 if masked else 1.0
@@ -170,6 +164,70 @@ def _target(model: Model, text: str, beam: int, most: int) -> str:
         written = targets(model.transformer, example, beam, objective.end)[0, 0].tolist()
     cut = written.index(objective.end) if objective.end in written else len(written)
     return tokenizer.decode(written[:cut])
+
+
+def _restored(model: Model, text: str, beam: int) -> str:
+    """Return a text that a model of corrupted text makes of one with `MASK` for each hidden span.
+
+    The decoder writes until the end of a document, which is put after the text.
+    """
+    tokenizer, config, objective = model.tokenizer, model.config, model.config.part("objective")
+    corruption = config.part("corruption")
+    parts = [tokenizer.encode(part) for part in text.split(MASK)]
+    start, spans = config.n_vocab - 1, len(parts) - 1
+    if objective.name == "span":
+        # the sentinels of the spans, and the one that ends what the decoder writes
+        marks = [start - number for number in range(1, spans + 2)]
+        if not spans or spans > objective.special_tokens - 2:
+            raise AblateError(
+                f"the text has {spans} {MASK}, and this model writes what 1 to"
+                f" {objective.special_tokens - 2} of them hide"
+            )
+        end = marks[-1]
+    else:
+        marks, end = [start - 1] * spans, tokenizer.separator[0]
+        if spans and (corruption.continues or not corruption.reads):
+            raise AblateError(
+                f"this model has corruption = {corruption.name!r} and only continues a text: remove"
+                f" {MASK}"
+            )
+    read = [*parts[0]]
+    for mark, part in zip(marks, parts[1:], strict=False):
+        read += [mark, *part]
+    if end == tokenizer.separator[0] and corruption.reads and not corruption.continues:
+        read += tokenizer.separator
+    given = [] if corruption.reads else read  # a language model begins with the text
+    if len(read) > config.n_ctx - bool(given) or not read:
+        raise AblateError(
+            f"the text has {len(read):,} tokens; this model reads 1 to n_ctx = {config.n_ctx:,}"
+        )
+    device = next(model.parameters()).device
+    source = torch.tensor([[read if corruption.reads else [start]]], device=device)
+    inputs = torch.full((1, 1, config.n_ctx), end, device=device)
+    inputs[0, 0, : 1 + len(given)] = torch.tensor([start, *given])
+    counts = (torch.arange(config.n_ctx, device=device) >= len(given)).float().expand_as(inputs)
+    example = Example(inputs, inputs, counts, None, source)
+    with model.computing():
+        written = targets(model.transformer, example, beam, end)[0, 0].tolist()
+    written = written[: written.index(end)] if end in written else written
+    if objective.name == "span":
+        made = _filled(read, written, marks)
+    else:
+        made = [*(read if corruption.continues else given), *written]
+    n_text = config.n_vocab - objective.special_tokens
+    return tokenizer.decode(token for token in made if token < n_text)
+
+
+def _filled(read: list[int], written: list[int], marks: list[int]) -> list[int]:
+    """Put what follows each sentinel in the written tokens in its place in those that were read."""
+    hidden: dict[int, list[int]] = {}
+    now: list[int] = []
+    for token in written:
+        if token >= marks[-1]:
+            now = hidden.setdefault(token, [])
+        else:
+            now.append(token)
+    return [one for token in read for one in (hidden.get(token, []) if token in marks else [token])]
 
 
 def _of_folder(model: Model, source: list[int], beam: int, most: int) -> str:
