@@ -116,13 +116,22 @@ def finetuned(config: Any) -> FinetunedSizes:
     new = method.added(config) + c * config.n_class + config.n_class
     try:
         trained = new
-        if method.trains == "all":
+        if method.trains == "all" and encoder_alone(config):
+            encoder = sum(_encoder(config), Counts()) + _ask(part("embedding"), config, c)
+            trained += encoder.params
+        elif method.trains == "all":
             trained += size.params - _head(config)
         elif method.trains == "norms":
             trained += _norms(config)
     except _Unknown:
         return FinetunedSizes(size.params + new, None)
     return FinetunedSizes(size.params + new, trained)
+
+
+def encoder_alone(config: RunConfig) -> bool:
+    """Return whether a classifier reads an encoder, and nothing of the decoder."""
+    encodes: bool = config.part("architecture").encodes and config.part("corruption").reads
+    return encodes
 
 
 def _head(config: RunConfig) -> int:
@@ -210,13 +219,10 @@ def _stated(config: RunConfig) -> Parts:
     part, c = config.part, config.d_model
     block, body, rest = _block(config), *_around(config)
     if part("architecture").encodes:
-        encoder = part("architecture").encoder(config)
         block += _cross(config) if part("architecture").crosses else Counts()
-        blocks = _block(encoder) * config.n_layer_encoder
-        body += Counts(blocks.params)
-        rest += replace(blocks, params=0)
-        own_body, own_rest = _around(encoder)
-        body, rest = body + own_body, rest + own_rest
+        blocks, own_body, own_rest = _encoder(config)
+        body += Counts(blocks.params) + own_body
+        rest += replace(blocks, params=0) + own_rest
     rest += _ask(part("document_mask"), config, c)
     rest += _ask(part("embedding"), config, c) + _ask(part("tie_embeddings"), config, c)
     rest += _ask(part("mlm_head_transform"), config, c)
@@ -258,6 +264,12 @@ def _block_of(config: RunConfig, n: int) -> Counts:
         return _block(stack).shared(n)
     except _Unknown:
         return _measured(_shape(stack)).block.shared(n)
+
+
+def _encoder(config: RunConfig) -> tuple[Counts, Counts, Counts]:
+    """Return the sizes of an encoder: its blocks, and what it has once as `_around` does."""
+    encoder = config.part("architecture").encoder(config)
+    return _block(encoder) * config.n_layer_encoder, *_around(encoder)
 
 
 def _block(config: RunConfig) -> Counts:

@@ -64,10 +64,15 @@ class Method(Component):
         if not 0 < config.finetune_lr < float("inf"):
             raise AblateError(f"finetune_lr = {config.finetune_lr}: a number above 0 is wanted")
         model, objective = config.part("architecture"), config.part("objective")
-        if model.encodes or objective.pairs or not model.probed:
+        if objective.pairs or not model.probed:
             raise AblateError(
                 f"method = {self.name!r}: a model with architecture = {model.name!r} and objective"
                 f" = {objective.name!r} has no hidden states of a text for a classifier to read"
+            )
+        if model.encodes and self.reads_blocks:
+            raise AblateError(
+                f"method = {self.name!r} changes all blocks, and of architecture = {model.name!r} a"
+                " classifier reads the encoder alone; use method = 'full', 'head' or 'scratch'"
             )
         if not model.of_blocks and (self.reads_blocks or not config.part("attention").causal):
             raise AblateError(

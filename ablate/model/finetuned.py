@@ -17,6 +17,7 @@ from ablate.model.attention import Attention
 from ablate.model.block import Block
 from ablate.model.layers import Linear
 from ablate.model.transformer import in_precision, normal
+from ablate.sizes import encoder_alone
 
 NORMS = ("n1", "n2", "o1", "o2", "p1", "p2", "final_norm")  # of blocks, and the final one
 HEAD = ("unembedding", "transform")  # what no text's class passes through
@@ -50,7 +51,8 @@ class Classifier(nn.Module):
         in_precision(self, config)
         self.to(next(model.parameters()).device)
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(id(parameter) not in known or _trains(method.trains, name))
+            own = id(parameter) not in known
+            parameter.requires_grad_(own or _trains(method.trains, name, config))
         self.trained = {
             name: parameter
             for name, parameter in self.named_parameters()
@@ -89,9 +91,11 @@ class Classifier(nn.Module):
         return (features * inside[..., None]).sum(1) / lengths[:, None]
 
 
-def _trains(what: str, name: str) -> bool:
+def _trains(what: str, name: str, config: RunConfig) -> bool:
     """Whether a parameter of the pre-trained model is trained; see `Method.trains`."""
     parts = name.split(".")
+    if what == "all" and encoder_alone(config):
+        return parts[0] in ("embedding", "encoder")
     if what == "norms":
         return not set(NORMS).isdisjoint(parts)
     return what == "all" and parts[0] not in HEAD
