@@ -19,7 +19,8 @@ def sample(
             metavar="TEXT",
             help=(
                 "The beginning of a text; for a masked model, a text with [MASK] for each token to"
-                " fill in; for a model of pairs or an encoder-decoder of transformers, a source."
+                " fill in; for a model of corrupted text, one with [MASK] for each hidden span; for"
+                " a model of pairs or an encoder-decoder of transformers, a source."
                 " Without TEXT, a causal model begins a new document."
             ),
             show_default=False,
