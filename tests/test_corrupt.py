@@ -321,6 +321,7 @@ def _sampled(
         tokenizer=TextTokenizer(config, b""),
         transformer=None,
         computing=nullcontext,
+        check_reads_text=lambda what: None,
         parameters=lambda: iter([torch.zeros(())]),
     )
     seen: list[Example] = []
