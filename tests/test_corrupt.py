@@ -321,8 +321,8 @@ def _sampled(
         tokenizer=TextTokenizer(config, b""),
         transformer=None,
         computing=nullcontext,
-        parameters=lambda: iter([torch.zeros(())]),
         check_reads_text=lambda what: None,
+        parameters=lambda: iter([torch.zeros(())]),
     )
     seen: list[Example] = []
 
