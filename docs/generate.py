@@ -24,6 +24,7 @@ from ablate.metrics import METRICS
 from ablate.study.command import CommandTable
 from ablate.study.design import DESIGNS
 from ablate.study.parse import StudyFile
+from ablate.study.ray import RayTable
 from ablate.study.slurm import SlurmTable
 from ablate.study.tables import (
     CrossedTable,
@@ -199,6 +200,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "match": lambda: keys(MatchTable),
     "run": lambda: keys(RunTable),
     "slurm": lambda: keys(SlurmTable),
+    "ray": lambda: keys(RayTable),
     "tune": lambda: keys(TuneTable),
     "fit": lambda: keys(FitTable),
     "report": lambda: keys(ReportTable),

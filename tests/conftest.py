@@ -14,6 +14,7 @@ from cli_helpers import Run, measured_quickstart
 from ablate.cli import main
 
 if TYPE_CHECKING:
+    from ray_cluster import Cluster as Nodes
     from slurm_cluster import Cluster
 
     from ablate.store import Database
@@ -75,6 +76,19 @@ def cluster(slurm_daemons: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setattr(slurm, "REFRESH", 0.1)
     yield slurm_daemons
     slurm_daemons.empty()
+
+
+@pytest.fixture(scope="session")
+def ray_nodes() -> Iterator[Nodes]:
+    """A Ray cluster of one node with one CPU, beside its head."""
+    import ray_cluster
+
+    if why := ray_cluster.missing():
+        pytest.skip(why)
+    nodes = ray_cluster.Cluster()
+    nodes.add()
+    yield nodes
+    nodes.stop()
 
 
 @pytest.fixture

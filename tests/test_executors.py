@@ -1,5 +1,5 @@
-"""The contract of an executor, kept by that of this host, that of a Slurm cluster, and one without
-processes.
+"""The contract of an executor, kept by that of this host, those of a Slurm and a Ray cluster, and
+one without processes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CPU = Device("cpu", 8 << 30, 1)
 Make = Callable[..., Executor]
 
 
-@pytest.fixture(params=["local", "in process", "slurm"])
+@pytest.fixture(params=["local", "in process", "slurm", "ray"])
 def make(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[Make]:
@@ -43,6 +43,12 @@ def make(
     made: list[Executor] = []
     if request.param == "slurm":
         request.getfixturevalue("cluster")
+    if request.param == "ray":
+        import ray as library
+
+        from ablate.launch import ray
+
+        library.init(request.getfixturevalue("ray_nodes").address, log_to_driver=False)
 
     def start(slots: int = 1) -> Executor:
         if request.param == "local":
@@ -51,6 +57,9 @@ def make(
             agent = "--device=cpu", f"--workers={slots}"
             wanted = Request("contract", "contract.toml", [CPU] * slots, 1, (), agent)
             made.append(SlurmExecutor(tmp_path / "contract.db", wanted))
+        elif request.param == "ray":
+            asked = ray.Request("cpu", 0.0, 1, 1, False, True, lambda found: [CPU] * slots)
+            made.append(ray.RayExecutor(tmp_path / "contract.db", asked))
         else:
             made.append(InProcessExecutor([CPU] * slots, stub_worker.Stub))
         return made[-1]
@@ -58,6 +67,8 @@ def make(
     yield start
     for executor in made:
         executor.close(5.0)
+    if request.param == "ray":
+        library.shutdown()  # other tests fork this process
 
 
 def job(folder: Path, name: str, *configs: RunConfig, resume: bool = False) -> tuple:

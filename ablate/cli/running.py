@@ -32,14 +32,16 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from ablate.launch.executor import Executor
     from ablate.launch.local import LocalExecutor
+    from ablate.launch.ray import RayExecutor
     from ablate.launch.slurm import SlurmExecutor
     from ablate.plan import Plan
     from ablate.store import Database
     from ablate.store.status import Working
 
 WATCH_SECONDS = 2.0
-PLACES = ("local", "slurm")
+PLACES = ("local", "slurm", "ray")
 
 
 def run(
@@ -56,7 +58,11 @@ def run(
         str, option("Which GPUs, by number; all by default.", "--devices", metavar="0,2,…")
     ] = "",
     on: Annotated[
-        str, option("Where runs train: on this host, or in Slurm jobs.", metavar="local|slurm")
+        str,
+        option(
+            "Where runs train: on this host, in Slurm jobs, or on a Ray cluster.",
+            metavar="|".join(PLACES),
+        ),
     ] = "local",
     slurm: Annotated[
         list[str] | None,
@@ -65,6 +71,9 @@ def run(
             metavar="KEY=VALUE",
         ),
     ] = None,
+    address: Annotated[
+        str, option("The Ray cluster; by default what the study says.", metavar="auto|HOST:PORT")
+    ] = "",
     devices_per_run: DevicesPerRun = "",
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop at the first run that fails.")
@@ -90,16 +99,27 @@ def run(
         raise unknown("place for --on", on, PLACES)
     if slurm and on != "slurm":
         raise AblateError(f"--slurm {slurm[0]} has no effect without --on slurm")
+    if address and on != "ray":
+        raise AblateError(f"--address {address} has no effect without --on ray")
     plan = with_devices_per_run(open_study(study, size, db), devices_per_run)
     # Refuses a device that does not exist before a database is made.
-    executor = (_slurm if on == "slurm" else _local)(
-        plan, device, gpus(gpu_numbers), study, slurm or (), db
-    )
+    numbers = gpus(gpu_numbers)
+    if numbers and on != "local":
+        raise AblateError("--devices selects GPUs of this host; it has no effect with --on " + on)
+    executor: Executor
+    if on == "slurm":
+        executor = _slurm(plan, device, study, slurm or (), db)
+    elif on == "ray":
+        executor = _ray(plan, device, address, db)
+    else:
+        executor = _local(plan, device, numbers)
     out = console(cast(IO[str], Dispensable(sys.stdout)))
     with store.open(db, create=True) as database:
         slots = [slot.device for slot in executor.capacity()]
         for note in (*database.notes, *too_long(plan), *together(plan, slots)):
             out.print(note, markup=False)
+        if not slots:
+            out.print("No node of the Ray cluster has room yet; runs begin when one has")
         if on == "local" and folder(database.path, "slurm").exists():
             from ablate.launch.slurm import left
 
@@ -119,7 +139,7 @@ def run(
     raise typer.Exit(outcome.exit_code)
 
 
-def _local(plan: Plan, device: str, numbers: Sequence[int], *_: object) -> LocalExecutor:
+def _local(plan: Plan, device: str, numbers: Sequence[int]) -> LocalExecutor:
     """Return the executor of this host."""
     from ablate.launch import packs
     from ablate.launch.local import LocalExecutor
@@ -131,24 +151,25 @@ def _local(plan: Plan, device: str, numbers: Sequence[int], *_: object) -> Local
 
 
 def _slurm(
-    plan: Plan,
-    device: str,
-    numbers: Sequence[int],
-    study: str,
-    words: Sequence[str],
-    db: str | None,
+    plan: Plan, device: str, study: str, words: Sequence[str], db: str | None
 ) -> SlurmExecutor:
     """Return the executor of a Slurm cluster."""
     from ablate.launch.slurm import SlurmExecutor, request
     from ablate.store.location import locate
     from ablate.study.slurm import changed
 
-    if numbers:
-        raise AblateError(
-            "--devices selects GPUs of this host; ask Slurm for GPUs: --slurm gres=gpu:1"
-        )
     settings = changed(plan.study.slurm, words)
     return SlurmExecutor(locate(db), request(plan, settings, device, study))
+
+
+def _ray(plan: Plan, device: str, address: str, db: str | None) -> RayExecutor:
+    """Return the executor of a Ray cluster."""
+    from ablate.launch import ray
+    from ablate.store.location import locate
+
+    settings = plan.study.ray
+    ray.connect(address or settings.address)
+    return ray.RayExecutor(locate(db), ray.request(plan, settings, device, ray.nodes()))
 
 
 def cancel(

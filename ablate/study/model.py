@@ -202,6 +202,16 @@ class Slurm:
 
 
 @dataclass(frozen=True)
+class Ray:
+    """[ray]: what the workers of a study ask of a Ray cluster; no part of a run's key."""
+
+    address: str = "auto"  # or HOST:PORT
+    num_gpus: float | None = None  # of a worker; None: as many as a run trains on
+    num_cpus: int | None = None  # of a worker
+    max_workers: int | None = None  # at a time; None: as many as nodes have room for
+
+
+@dataclass(frozen=True)
 class Study:
     """One question, as its file states it.
 
@@ -235,6 +245,7 @@ class Study:
     keep: Keep = "none"  # which weights of compared runs are kept; no part of a run's key
     devices_per_run: DevicesPerRun = 1  # on how many one run trains; no part of a run's key
     slurm: Slurm = field(default_factory=Slurm)
+    ray: Ray = field(default_factory=Ray)
     finetunes: bool = False  # [finetune]: its runs are fine-tuned on a task
     starts: bool = False  # [start]: its runs start from the weights of a trained model
     imported: bool = False  # [imported]: its runs were made elsewhere, and cannot be trained

@@ -19,7 +19,7 @@ from ablate.components import CATALOGUE
 from ablate.errors import AblateError, unknown
 from ablate.evaluation import CHANCE, FILLED_IN, LABELLED, Evaluation
 from ablate.study import command as commands
-from ablate.study import imported, slurm, tables
+from ablate.study import imported, ray, slurm, tables
 from ablate.study.command import Command, CommandNames, check_placeholders, metric_of
 from ablate.study.design import DESIGNS, MAX_CELLS, MAX_RUNS, PARTWISE, count
 from ablate.study.imported import ImportedNames
@@ -86,6 +86,9 @@ class StudyFile(BaseModel):
     )
     slurm: dict[str, Any] = Field(
         {}, description="what `ablate run --on slurm` asks of Slurm; docs/cluster.md"
+    )
+    ray: dict[str, Any] = Field(
+        {}, description="what `ablate run --on ray` asks of a Ray cluster; docs/cluster.md"
     )
     tune: dict[str, Any] | None = Field(None, description="how learning rates are found")
     fit: dict[str, Any] | None = Field(None, description="the scaling curves that the report fits")
@@ -180,6 +183,7 @@ def parse(text: str, path: Path) -> Study:
         keep="final" if file.finetune is not None else keep,
         devices_per_run=devices_per_run,
         slurm=slurm.parse(source, file.slurm),
+        ray=ray.parse(source, file.ray),
         finetunes=file.finetune is not None,
         starts=file.start is not None,
         imported=file.imported is not None,
