@@ -17,7 +17,7 @@ from pydantic import (
 from pydantic import Field as Limits
 from pydantic.fields import FieldInfo
 
-from ablate import code
+from ablate import code, metrics
 from ablate.components import CATALOGUE, Component, Field
 from ablate.components.catalogue import CROSSES
 from ablate.errors import AblateError, unknown, written
@@ -51,9 +51,10 @@ def are_shares(mix: tuple[float, ...]) -> bool:
 class RunConfig(BaseModel):
     """Everything that decides a run's numbers, with one seed.
 
-    Each field has a row in `ablate.components.CATALOGUE`; own fields of the run's components are
-    fields too. Fields that have no meaning with another's level (`Factor.needs`) are set back to
-    their default, so that two ways of writing the same run are one run.
+    Each field has a row in `ablate.components.CATALOGUE`; own fields of the run's components, and
+    of the metrics that are measured, are fields too. Fields that have no meaning with another's
+    level (`Factor.needs`) are set back to their default, so that two ways of writing the same run
+    are one run.
 
     Raises:
         AblateError: A field is unknown, has a wrong value, or contradicts another.
@@ -146,7 +147,8 @@ class RunConfig(BaseModel):
         single_head = filled.get("n_head", cls.model_fields["n_head"].default) == 1
 
         def level(name: str) -> str:
-            return CATALOGUE[name].canonical(filled.get(name, cls.model_fields[name].default))
+            value = filled.get(name, cls.model_fields[name].default)
+            return CATALOGUE[name].canonical(value) if CATALOGUE[name].choice else str(value)
 
         def has_meaning(name: str) -> bool:
             if name == "head_combine" and single_head:
@@ -181,9 +183,12 @@ class RunConfig(BaseModel):
         for component in components:
             for name, default in component.defaults.items():
                 filled.setdefault(name, default)
-            for field in component.fields:
-                filled[field.name] = _own(field, filled.get(field.name, field.default))
-        origins = tuple(sorted({one.origin for one in components if one.origin}))
+        # a resolved run says which code made it; other metrics do not concern it
+        measured = metrics.with_fields(filled.get("code"))
+        for part in (*components, *measured):
+            for field in part.fields:
+                filled[field.name] = own_value(field, filled.get(field.name, field.default))
+        origins = tuple(sorted({one.origin for one in (*components, *measured) if one.origin}))
         if filled.get("code", origins) not in (origins, list(origins)):
             raise AblateError(
                 f"a run was made by {', '.join(filled['code'])}, and here is"
@@ -294,8 +299,12 @@ def field_info(name: str) -> FieldInfo:
     return FieldInfo(annotation=own.type, default=own.default)
 
 
-def _own(field: Field, value: object) -> Any:
-    """Return the value of a component's own field, checked by its type."""
+def own_value(field: Field, value: object) -> Any:
+    """Return the value of a part's own field, checked by its type.
+
+    Raises:
+        AblateError: It is of another type.
+    """
     try:
         return TypeAdapter(field.type).validate_python(value)
     except ValidationError as error:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
+from ablate.components import Field, catalogue
+from ablate.components.plain import own_fields
 from ablate.errors import AblateError, unknown
 
 M = TypeVar("M", bound=Callable[..., Any])
@@ -30,6 +33,7 @@ class Metric:
     task: bool = False  # of fine-tuned runs alone
     made: Any = None  # the class or function that measures it, of a user's own
     origin: str = ""  # label of the code that it comes from, where that is not ablate
+    fields: tuple[Field, ...] = ()  # hyper-parameters of its own
 
 
 _ROWS = (
@@ -217,24 +221,30 @@ RECORDED = (  # other numbers that runs record
     *("train_loss", "grad_norm", "lr", "tokens_per_second", "train_seconds", "epochs"),
     *("loss_at_position", "error_at_length", "stream_rms", "token_similarity"),
 )
+GROUP = "metrics"  # of their hyper-parameters in the catalogue
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
-def metric(name: str, *, goal: str, meaning: str, unit: str = "") -> Callable[[M], M]:
+def metric(
+    name: str, *, goal: str, meaning: str, unit: str = "", fields: Sequence[Field] = ()
+) -> Callable[[M], M]:
     """Register the decorated function or class as a metric; docs/own-parts.md has the shapes.
 
     A function takes any of `GIVEN`, by these names, and returns a number for each token. A class
     has such a method `tokens`, and may have a method `value`, which makes the metric of the means;
-    the numbers may then have a further axis. Its constructor takes any of `ONCE`.
+    the numbers may then have a further axis. Its constructor takes any of `ONCE`. Hyper-parameters
+    are given by their names, to a function or to the constructor of a class.
 
     Args:
         name: As study files and results write it: letters, digits and underscores.
         goal: "lower" or "higher": which direction is better.
         meaning: What it is, in one line.
         unit: Such as "nats per token"; "share" for a number from 0 to 1.
+        fields: Hyper-parameters of a function; a class has them as its attribute `fields`.
 
     Raises:
-        AblateError: The name is taken, the goal is unknown, or the function asks for more.
+        AblateError: The name is taken, the goal is unknown, the function asks for more, or fields
+            are no tuple of `Field`.
     """
 
     def register(made: M) -> M:
@@ -248,10 +258,17 @@ def metric(name: str, *, goal: str, meaning: str, unit: str = "") -> Callable[[M
         function = getattr(made, "tokens", None) if isinstance(made, type) else made
         if function is None:
             raise AblateError(f"{who} has no method tokens, which returns a number for each token")
-        if isinstance(made, type):
-            _check_arguments(f"the constructor of {who}", made, ONCE, own=0)
-        _check_arguments(who, function, GIVEN, own=int(function is not made))
-        row = Metric(name, GOALS[goal], unit, " ".join(meaning.split()), made=made)
+        declared = own_fields(SimpleNamespace(fields=fields) if fields else made, who)
+        names = [one.name for one in declared]
+        for taken in {*GIVEN, *ONCE}.intersection(names):
+            raise AblateError(f"{who}: field {taken!r}: the metric is given {taken}; rename it")
+        of_class = isinstance(made, type)
+        if of_class:
+            _check_arguments(f"the constructor of {who}", made, (*ONCE, *names), own=0)
+        given = GIVEN if of_class else (*GIVEN, *names)
+        _check_arguments(who, function, given, own=int(of_class))
+        text = " ".join(meaning.split())
+        row = Metric(name, GOALS[goal], unit, text, made=made, fields=declared)
         if _collected is None:
             add(row)
         else:
@@ -297,10 +314,10 @@ def collecting() -> Iterator[list[Metric]]:
 
 
 def add(row: Metric) -> None:
-    """Put a metric of a user's own into `METRICS`.
+    """Put a metric of a user's own into `METRICS`, and its fields into the catalogue.
 
     Raises:
-        AblateError: Its name is taken.
+        AblateError: Its name, or the name of one of its fields, is taken.
     """
     if row.name in METRICS or row.name in RECORDED:
         other = METRICS.get(row.name)
@@ -309,12 +326,23 @@ def add(row: Metric) -> None:
             f"{f'{mine}: ' if mine else ''}metric {row.name!r} is a number of {its or 'ablate'}"
             " already; rename it"
         )
+    file = row.origin.partition("@")[0]
+    who = f"{f'{file}: ' if file else ''}metric {row.name!r}"
+    catalogue.declare(row.fields, who, GROUP, {})
     METRICS[row.name] = row
 
 
 def remove(row: Metric) -> None:
-    """Take a metric of a user's own out of `METRICS`."""
+    """Take a metric of a user's own out of `METRICS`, and its fields out of the catalogue."""
     del METRICS[row.name]
+    catalogue.withdraw(row.fields, GROUP, {})
+
+
+def with_fields(origins: Collection[str] | None) -> list[Metric]:
+    """Return the metrics with hyper-parameters that come from this code; of any, if None."""
+    return [
+        row for row in METRICS.values() if row.fields and (origins is None or row.origin in origins)
+    ]
 
 
 def parse(text: str) -> tuple[Metric, float | None]:

@@ -20,7 +20,7 @@ from ablate.errors import AblateError
 from ablate.metrics import Metric
 from ablate.model.trial import TRIALS, said
 from ablate.text import Tokens, corpora, sources
-from ablate.text.tokenizers import Own
+from ablate.text.tokenizers import Own, located
 from ablate.train.meter import SERIES
 from ablate.train.own import OwnMetric, random_tokens
 from ablate.train.step import Step
@@ -125,11 +125,11 @@ def _tried_tokenizer(component: Component) -> Iterator[Tried]:
     documents = iter(sources.at(corpora.find("austen", Path()).location).documents())
     pieces = list(islice(next(documents).pieces(), 20))
     try:
-        made = Own(component)
+        made = Own(located(component.name, {}))
         tokens = made.encode(pieces)
         decoded = [made.decode(one).encode() for one in tokens]
         wrong = {
-            "determinism": tokens != Own(component).encode(pieces),
+            "determinism": tokens != Own(located(component.name, {})).encode(pieces),
             "round trip": decoded != pieces,
             "bytes": [b"".join(made.spelling[k] for k in one) for one in tokens] != decoded,
         }

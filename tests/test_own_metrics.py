@@ -17,7 +17,7 @@ import torch
 import train_helpers
 from cli_helpers import Run
 
-from ablate import metrics, outside, text
+from ablate import load_model, metrics, outside, text
 from ablate.code import of_text
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
@@ -29,7 +29,7 @@ from ablate.text import corpora, tokenizers
 from ablate.text.tokenizers import Library
 from ablate.train.evaluate import Evaluator
 from ablate.train.meter import SERIES
-from ablate.train.own import random_tokens
+from ablate.train.own import OwnMetric, random_tokens
 from ablate.train.step import Step
 from ablate.trying import tried, tried_metric
 
@@ -394,7 +394,7 @@ class Own:
         return self.made.decode(tokens)
 """
     outside.use([of_text("own.py", hook)])
-    own = tokenizers.Own(CATALOGUE["tokenizer"]["library"])
+    own = tokenizers.Own("library")
     pieces = [b"the house", b" went and went"]
     assert own.encode(pieces) == Library("own", (cache / "tokenizer.json").read_bytes()).encode(
         pieces
@@ -484,3 +484,190 @@ def test_documents_are_told_apart_by_a_token_of_ones_own(cache: Path) -> None:
     )
     with pytest.raises(AblateError, match="'own_bytes' ends a document with 2 tokens; give it"):
         of_study(cache, study)
+
+
+# -- hyper-parameters ------------------------------------------------------------------------------
+
+FIELDS = """
+from ablate import Field, level, metric
+
+TOP = Field("top_k", int, 2, "tokens that are looked at")
+
+@metric("top", goal="higher", meaning="among the likeliest", fields=(TOP,))
+def top(logits, targets, top_k):
+    return (logits.topk(top_k).indices == targets[..., None]).any(-1).float()
+
+@metric("cut", goal="lower", meaning="loss, cut off")
+class Cut:
+    fields = (Field("most", float, 2, "largest loss that counts"), TOP)
+    def __init__(self, most):
+        self.most = most
+    def tokens(self, losses):
+        return losses.clamp(max=self.most)
+
+@level("tokenizer", "words", meaning="frequent words, else bytes")
+class Words:
+    fields = (Field("n_words", int, 2, "words that have a token"),)
+    def __init__(self, n_words):
+        self.words = [" the", " and", " to", " of"][:n_words]
+        self.n_vocab = 256 + len(self.words)
+    def encode(self, text):
+        for number, word in enumerate(self.words):
+            text = text.replace(word, chr(0xE000 + number))
+        return [k for c in text for k in ([ord(c) - 0xDF00] if c >= chr(0xE000) else c.encode())]
+    def decode(self, tokens):
+        return b"".join(bytes([k]) if k < 256 else self.words[k - 256].encode() for k in tokens)
+"""
+WITH_FIELDS = (
+    STUDY.replace("my_metrics.py", "my_fields.py")
+    .replace("repeat_loss", "bits_per_byte")
+    .replace('norm_kind = ["layernorm", "rmsnorm"]', "n_words = [0, 3]")
+    .replace("lr = 1e-2", 'lr = 1e-2\ntokenizer = "words"\ntop_k = 3')
+)
+
+
+@pytest.mark.timeout(300)
+def test_hyper_parameters_are_fields_of_a_study(ablate: Run, tmp_path: Path) -> None:
+    file = tmp_path / "my_fields.py"
+    file.write_text(FIELDS)
+    (tmp_path / "mine.toml").write_text(f'{WITH_FIELDS}[run]\nkeep = "final"\n')
+    out = ablate("check", "my_fields.py")[1]
+    assert "top_k = 2: tokens that are looked at" in out and "n_words = 2" in out
+    out = " ".join(ablate("factors", "n_words", "--use", "my_fields.py")[1].split())
+    assert "words that have a token" in out and "tokenizer = words" in out
+    assert "most" in ablate("factors", "--use", "my_fields.py")[1]
+    outside.use(())
+    assert "n_words" not in CATALOGUE and "top_k" not in CATALOGUE
+    assert "mine: 4 complete" in ablate("run", "mine.toml")[1]
+    with sqlite3.connect("results/ablate.db") as connection:
+        rows = connection.execute(
+            "SELECT n_words, n_vocab, top_k, most, json_array_length(code), run FROM runs ORDER BY 1"
+        ).fetchall()
+    assert [row[:5] for row in rows] == [(0, 256, 3, 2.0, 1)] * 2 + [(3, 259, 3, 2.0, 1)] * 2
+
+    # readers and models need no file
+    file.unlink()
+    outside.use(())
+    out = ablate("show", "1")[1]
+    assert "n_words" in out and "top_k" in out
+    for n_words, model in ((row[0], load_model(row[5])) for row in rows[::2]):
+        assert model.config.n_words == n_words
+        assert len(model.tokenizer.encode("x and y")) == (7 if n_words == 0 else 4)
+        assert model.tokenizer.decode(model.tokenizer.encode("x and y")) == "x and y"
+    assert ablate("report", "mine")[0] == 0
+
+
+def test_values_of_hyper_parameters_decide_the_key(cache: Path) -> None:
+    (cache / "my_fields.py").write_text(FIELDS)
+
+    def keys(old: str = "", new: str = "") -> set[str]:
+        return {run.run.key for run in of_study(cache, WITH_FIELDS.replace(old, new)).runs}
+
+    given, default = keys(), keys("top_k = 3\n")
+    assert default == keys("top_k = 3", "top_k = 2") and not default & given
+    assert not given & keys("top_k = 3", "top_k = 3\nmost = 5")
+    assert len(given & keys("[0, 3]", "[0, 4]")) == 2  # those of the baseline
+    (cache / "my_fields.py").write_text(FIELDS + "# edited\n")
+    assert not given & keys()
+
+    # a run that no such metric measures keeps its key, beside them too
+    plain = RunConfig(tokenizer="byte", code=()).identity
+    assert "code" not in plain and "top_k" not in plain
+
+
+def test_a_metric_computes_with_its_hyper_parameters() -> None:
+    outside.use([of_text("my_fields.py", FIELDS)])
+    given = random_tokens(RunConfig(n_vocab=19, n_ctx=16), 3, "cpu")
+    scored = torch.ones_like(given["targets"], dtype=torch.bool)
+    ranks = (given["logits"] > given["logits"].gather(-1, given["targets"][..., None])).sum(-1)
+    for k, most in ((1, 0.5), (4, 3.0)):
+        config = RunConfig(n_vocab=19, n_ctx=16, top_k=k, most=most)
+        found = {
+            row.name: OwnMetric(row, config, None).value(
+                *OwnMetric(row, config, None).sums(given, scored)
+            )
+            for row in metrics.with_fields(None)
+        }
+        assert found["top"] == pytest.approx((ranks < k).double().mean().item())
+        assert found["cut"] == pytest.approx(given["losses"].clamp(max=most).mean().item())
+
+
+@pytest.mark.parametrize(
+    ("code", "study", "said"),
+    [
+        (("int, 2, ", "int, 4, "), ("", ""), None),  # a default may change
+        (
+            ("(TOP,)", "(Field('top_k', int, 9, 'other'),)"),
+            ("", ""),
+            ["'cut'", "'top_k'", "Rename"],
+        ),
+        (("(TOP,)", "(TOP, Field('lr', float, 1.0, 'x'))"), ("", ""), ["'top'", "'lr'", "Rename"]),
+        (("(TOP,)", "TOP"), ("", ""), ["fields is a tuple"]),
+        (("(TOP,)", "(1,)"), ("", ""), ["fields is a tuple"]),
+        (("(TOP,)", "(TOP, TOP)"), ("", ""), ["'top'", "two", "'top_k'"]),
+        (("(TOP,)", "(Field('inputs', int, 1, 'x'),)"), ("", ""), ["'inputs'", "rename"]),
+        (("targets, top_k", "targets, top_n"), ("", ""), ["'top_n'", "did you mean 'top_k'"]),
+        (("(self, n_words)", "(self, words)"), ("", ""), ["'words'", "own `fields`, n_words"]),
+        (("", ""), ('use = ["my_fields.py"]\n', ""), ["top_k"]),
+        (("", ""), ("top_k = 3", "top_k = 'x'"), ["top_k = 'x'"]),
+        (("", ""), ("top_k = 3", "top_k = 400"), ["'top'", "my_fields.py, line"]),
+        (("", ""), ('tokenizer = "words"', "n_words = 1"), ["n_words"]),
+        (
+            ("", ""),
+            (
+                'tokenizer = "words"\n',
+                "n_words = 1\n",
+                "n_words = [0, 3]",
+                'norm_kind = ["layernorm", "rmsnorm"]',
+            ),
+            ["n_words has no effect in any cell: it needs tokenizer = 'words'"],
+        ),
+        (
+            ("", ""),
+            ('"bits_per_byte"', '"top"', "n_words = [0, 3]", "top_k = [1, 2]", "top_k = 3\n", ""),
+            ["'top' cannot be compared where top_k varies", "within"],
+        ),
+        (
+            ("", ""),
+            (
+                "n_words = [0, 3]",
+                'norm_kind = ["layernorm", "rmsnorm"]',
+                "[eval]",
+                "[tune]\nn_words = [1, 4]\n[eval]",
+            ),
+            ["[tune] cannot find n_words", "make n_words a factor"],
+        ),
+        (
+            ("", ""),
+            ("top_k = 3\n", "", "[eval]", "[tune]\ntop_k = [1, 4]\n[eval]"),
+            ["[tune] cannot find top_k"],
+        ),
+    ],
+)
+def test_hyper_parameters_that_do_not_serve_are_one_line(
+    code: tuple[str, str], study: tuple[str, ...], said: list[str] | None, cache: Path
+) -> None:
+    assert code[0] in FIELDS
+    (cache / "my_fields.py").write_text(FIELDS.replace(*code, 1) if code[0] else FIELDS)
+    text = WITH_FIELDS
+    for old, new in zip(study[::2], study[1::2], strict=True):
+        assert old in text
+        text = text.replace(old, new) if old else text
+    if said is None:
+        assert of_study(cache, text).cells
+        return
+    with pytest.raises(AblateError) as error:
+        of_study(cache, text)
+    assert all(word in str(error.value) for word in said), str(error.value)
+    assert str(error.value).startswith(f"{cache / 'mine.toml'}, line ")
+    assert "\n" not in str(error.value)
+
+
+def test_a_metric_is_compared_within_the_values_of_its_hyper_parameter(cache: Path) -> None:
+    (cache / "my_fields.py").write_text(FIELDS)
+    study = WITH_FIELDS.replace('"bits_per_byte"', '"top"').replace("top_k = 3\n", "")
+    study = study.replace(
+        "n_words = [0, 3]", 'norm_kind = ["layernorm", "rmsnorm"]\ntop_k = [1, 4]'
+    )
+    found = of_study(cache, study.replace("seeds = 2", 'seeds = 2\nwithin = ["top_k"]'))
+    assert len(found.cells) == 4 and len({run.run.pack_key for run in found.runs}) == 4

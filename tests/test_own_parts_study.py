@@ -28,7 +28,7 @@ def blocks(language: str) -> dict[str, str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("study", ["letters", "words"])
+@pytest.mark.parametrize("study", ["letters", "words", "fields"])
 def test_the_pages_metric_and_tokenizer_can_be_studied(
     ablate: Run, tmp_path: Path, study: str
 ) -> None:
@@ -43,11 +43,18 @@ def test_the_pages_metric_and_tokenizer_can_be_studied(
         assert program == "ablate" and code == 0, (line, error)
     runs, finals = (read(study, db="results/ablate.db") for read in (ablate_.load, ablate_.finals))
     assert list(runs["status"]) == ["complete"] * 4
-    names = ("top5", "letter_loss", "calibration") if study == "letters" else ("bits_per_byte",)
+    names = {
+        "letters": ("top5", "letter_loss", "calibration"),
+        "words": ("bits_per_byte",),
+        "fields": ("bits_per_byte", "top"),
+    }[study]
     for name in names:
-        assert study == "words" or f",{name}," in out  # what its last command shows
+        assert study != "letters" or f",{name}," in out  # what its last command shows
         values = finals.loc[finals["name"] == name, "value"]
         assert len(values) == 4 and values.notna().all() and (values > 0).all(), name
+    if study == "fields":
+        assert sorted(runs["n_words"]) == [1, 1, 4, 4] and set(runs["top_k"]) == {3}
+        assert sorted(runs["n_vocab"]) == [257, 257, 260, 260] and "n_words" in out
     if study == "words":  # bits per byte are those of the loss: fewer tokens carry the same bytes
         kinds = runs.set_index("tokenizer")
         assert (kinds["loss"] / math.log(2) / kinds["bits_per_byte"])["byte"].round(4).eq(1).all()

@@ -29,17 +29,23 @@ def check(
     from ablate import outside
     from ablate.code import short
     from ablate.study.parse import MODEL
+    from ablate.study.values import label
     from ablate.trying import tried, tried_metric
 
     models = [name for name in files if MODEL.fullmatch(name)]
     out, failed = console(), 0
     for code in outside.find([name for name in files if name not in models], Path(), models):
         out.print(f"{code.name} ({short(code.version)})", style="bold", markup=False)
-        trials = {f"{one.factor} = {one.name}": tried(one) for one in outside.levels(code)}
-        trials |= {f"metric {one.name}": tried_metric(one) for one in outside.metrics(code)}
-        for called, its in trials.items():
+        levels, metrics = outside.levels(code), outside.metrics(code)
+        parts = [(f"{one.factor} = {one.name}", one.fields, tried(one)) for one in levels]
+        parts += [(f"metric {one.name}", one.fields, tried_metric(one)) for one in metrics]
+        for called, fields, trials in parts:
             out.print(called, markup=False)
-            for one in its:
+            for own in fields:
+                out.print(
+                    f"  field  {own.name} = {label(own.default)}: {own.meaning}", markup=False
+                )
+            for one in trials:
                 failed += one.verdict == "FAILED"
                 out.print(f"  {one.verdict:7}{one.what}: {one.text}", markup=False)
     if failed:

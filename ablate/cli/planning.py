@@ -198,7 +198,7 @@ def _elsewhere(plan: Plan) -> list[str]:
     try:
         found = packs.find_devices(plan, "auto")
     except AblateError as error:
-        return [f"Warning: {error}"]
+        return [f"Warning: `ablate run` refuses this study on this host: {error}"]
     packs.worker_slots(plan, found)
     return []
 
@@ -690,10 +690,19 @@ def factors(
     presets: Annotated[
         bool, option("List presets instead: published models, each as fields of a run.")
     ] = False,
+    use: Annotated[
+        list[str] | None,
+        option("A file or package with parts of your own, to list them too. May be repeated."),
+    ] = None,
 ) -> None:
     """List the factors, or the levels of one factor with their sources."""
+    from pathlib import Path
+
+    from ablate import outside
     from ablate.components import factor
 
+    if use:
+        outside.find(use, Path())
     if presets:
         _presets() if name is None else _preset(name)
     elif name is None:

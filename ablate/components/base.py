@@ -176,7 +176,8 @@ class Component:
     solo: ClassVar[str] = ""  # why runs with a plain level of it always train one at a time
     function_hook: ClassVar[str] = ""
     makes: ClassVar[bool] = False  # whether a plain function makes the module, and is not it
-    configured: ClassVar[bool] = True  # whether what makes it is given fields of a run
+    # whether what makes it is given all fields of a run, and not its own alone
+    configured: ClassVar[bool] = True
     plain: ClassVar[Any] = None  # a class or function that knows nothing of packs
     # whether a plain module that sees all tokens of a sequence takes more of them than n_ctx
     any_length: ClassVar[bool] = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -436,6 +436,8 @@ _ROWS = (
 
 CATALOGUE: dict[str, Factor] = {row.name: row for row in _ROWS}
 _LEVELS: dict[str, dict[str, Component]] = {name: {} for name in CATALOGUE}
+# hyper-parameter → group and needs of each part that declares it
+_PARTS: dict[str, list[tuple[str, dict[str, tuple[str, ...]]]]] = {}
 
 
 def factor(name: str) -> Factor:
@@ -542,7 +544,25 @@ def add(component: Component) -> None:
         raise AblateError(
             f"{who}: a name is letters, digits and underscores, and none of {', '.join(VALUES)}"
         )
-    new = [own for own in made.fields if own is not _registered(own.name)]
+    declare(made.fields, who, row.group, {row.name: (component.name,)})
+    _LEVELS[row.name][component.name] = component
+
+
+def declare(
+    fields: Sequence[Field], who: str, group: str, needs: Mapping[str, tuple[str, ...]]
+) -> None:
+    """Put hyper-parameters of a part into the catalogue; equal ones of several parts are one.
+
+    Args:
+        fields: The hyper-parameters.
+        who: The part, for errors.
+        group: Heading under which they are listed.
+        needs: Factor → levels with which they have a meaning; with any, if empty.
+
+    Raises:
+        AblateError: A name is taken, and nothing is declared.
+    """
+    new = [own for own in fields if own != _registered(own.name)]
     for own in new:
         if own.name in CATALOGUE:
             raise AblateError(
@@ -553,30 +573,38 @@ def add(component: Component) -> None:
             check_name(own.name, [*CATALOGUE, *(other.name for other in new)])
         except AblateError as error:
             raise AblateError(f"{who}: {error}") from None
-    for own in made.fields:
-        shared = CATALOGUE.get(own.name)
-        needs = dict(shared.needs) if shared else {}
-        needs[row.name] = (*needs.get(row.name, ()), component.name)
-        group = shared.group if shared else row.group
-        CATALOGUE[own.name] = Factor(own.name, group, own.meaning, own.source, needs, field=own)
-        _LEVELS.setdefault(own.name, {})
-    _LEVELS[row.name][component.name] = component
+    for own in fields:
+        _PARTS.setdefault(own.name, []).append((group, dict(needs)))
+        _declared(own)
 
 
 def remove(component: Component) -> None:
     """Take a level out of the catalogue, and the fields that no other level has."""
-    del _LEVELS[component.factor][component.name]
-    for own in type(component).fields:
-        row = CATALOGUE[own.name]
-        needs = {
-            name: tuple(one for one in levels if (name, one) != (component.factor, component.name))
-            for name, levels in row.needs.items()
-        }
-        needs = {name: levels for name, levels in needs.items() if levels}
-        if needs:
-            CATALOGUE[own.name] = dataclasses.replace(row, needs=needs)
+    row = CATALOGUE[component.factor]
+    del _LEVELS[row.name][component.name]
+    withdraw(type(component).fields, row.group, {row.name: (component.name,)})
+
+
+def withdraw(fields: Sequence[Field], group: str, needs: Mapping[str, tuple[str, ...]]) -> None:
+    """Take back what `declare` did with the same arguments."""
+    for own in fields:
+        _PARTS[own.name].remove((group, dict(needs)))
+        if _PARTS[own.name]:
+            _declared(own)
         else:
-            del CATALOGUE[own.name], _LEVELS[own.name]
+            del _PARTS[own.name], CATALOGUE[own.name], _LEVELS[own.name]
+
+
+def _declared(own: Field) -> None:
+    """Make the row of a hyper-parameter, of all parts that declare it."""
+    parts = _PARTS[own.name]
+    needs: dict[str, tuple[str, ...]] = {}
+    for _, its in parts if all(its for _, its in parts) else ():
+        for name, levels in its.items():
+            needs[name] = (*needs.get(name, ()), *levels)
+    group = parts[0][0]
+    CATALOGUE[own.name] = Factor(own.name, group, own.meaning, own.source, needs, field=own)
+    _LEVELS.setdefault(own.name, {})
 
 
 def _named(made: Any, component: Component | None = None) -> str:

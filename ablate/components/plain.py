@@ -82,8 +82,7 @@ def component(made: Any, factor: str, fields: Mapping[str, Any], who: str) -> ty
             f"{who} cannot be a level of {factor}, which is {' or '.join(accepted)}"
             + ("" if base.adapter else f"; a plain module is one of {', '.join(_of_modules())}")
         )
-    if isinstance(getattr(made, "fields", ()), Field):
-        raise AblateError(f"{who}: fields is a tuple, as in fields = (Field(…),)")
+    own = own_fields(made, who)
     attributes: dict[str, Any] = {
         "__doc__": made.__doc__,
         "__module__": made.__module__,
@@ -93,14 +92,10 @@ def component(made: Any, factor: str, fields: Mapping[str, Any], who: str) -> ty
         return type(made.__name__, (base,), attributes | {base.function_hook: staticmethod(made)})
     attributes |= {"plain": made if of_class else staticmethod(made), "module": base.adapter}
     if of_class or base.makes:
-        own_fields = {one.name for one in getattr(made, "fields", ())}
-        if own_fields and not base.configured:
-            raise AblateError(
-                f"{who}: {factor} has no hyper-parameters; register one level for each value"
-            )
-        _check_arguments(made, {*fields, *own_fields, *GIVEN} if base.configured else set(), who)
+        known = {*fields, *GIVEN} if base.configured else set()
+        _check_arguments(made, known, {one.name for one in own}, who)
     if of_class:
-        own = _names(made)
+        names = _names(made)
         of = [one for one in made.__mro__ if (one.__module__, one.__name__) != base.plain_class]
         if not any(hook in vars(one) for one in of for hook in base.plain_hooks):
             hooks = " or ".join(base.plain_hooks)
@@ -108,10 +103,25 @@ def component(made: Any, factor: str, fields: Mapping[str, Any], who: str) -> ty
         attributes |= {
             name: getattr(made, name)
             for name, hint in get_type_hints(base).items()
-            if (get_origin(hint) or hint) is ClassVar and name in own and name not in _OF_BASE
+            if (get_origin(hint) or hint) is ClassVar and name in names and name not in _OF_BASE
         }
-        attributes |= base.of_plain(own)
+        attributes |= base.of_plain(names)
     return type(made.__name__, (base,), attributes)
+
+
+def own_fields(made: Any, who: str) -> tuple[Field, ...]:
+    """Return the hyper-parameters that a class or function of a user's own declares: `fields`.
+
+    Raises:
+        AblateError: They are no tuple of `Field`, or two have one name.
+    """
+    found = getattr(made, "fields", ())
+    if not isinstance(found, tuple | list) or not all(isinstance(one, Field) for one in found):
+        raise AblateError(f"{who}: fields is a tuple, as in fields = (Field(…),)")
+    for one in found:
+        if sum(other.name == one.name for other in found) > 1:
+            raise AblateError(f"{who}: two of its fields are called {one.name!r}; rename one")
+    return tuple(found)
 
 
 # class attributes of a component that a plain class does not set
@@ -143,13 +153,14 @@ def _arguments(made: Any) -> list[inspect.Parameter]:
     return [one for one in given if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
 
 
-def _check_arguments(made: Any, known: set[str], who: str) -> None:
-    given = "config, width and fields of a run, such as d_model or one of its own `fields`, by"
+def _check_arguments(made: Any, known: set[str], own: set[str], who: str) -> None:
+    given = "config, width and fields of a run, such as d_model or one of its own `fields`"
+    given = given if known else f"its own `fields`, {', '.join(sorted(own))}" if own else ""
     for one in _arguments(made):
-        if one.name not in known and one.default is one.empty:
+        if one.name not in known | own and one.default is one.empty:
             raise AblateError(
                 f"{who}: its constructor takes {one.name!r}; it is given"
-                f" {f'{given} their names' if known else 'nothing'}"
+                f" {f'{given}, by their names' if given else 'nothing'}"
             )
 
 

@@ -6,7 +6,7 @@ from ablate.components.base import Component
 
 
 class Tokenizer(Component):
-    """Base of the levels of `tokenizer`, whose module takes the plain tokenizer alone."""
+    """Base of the levels of `tokenizer`, which are given their own fields alone."""
 
     factors = ("tokenizer",)
     adapter = "ablate.text.tokenizers:Own"

@@ -231,6 +231,7 @@ def _incomparable(
         one, other = by_label[contrast.cell].config, by_label[contrast.baseline].config
         # a metric of a user's own is a mean over the tokens that the loss is of
         fields = COMPARABLE["loss"] if row.made else COMPARABLE.get(row.name, ())
+        fields = (*fields, *(own.name for own in row.fields))
         if study.tune and study.tune.field in fields:
             yield (
                 f"{source.where('tune', study.tune.field)}: {study.tune.field} decides what metric"
@@ -261,7 +262,9 @@ def _broken(
     tried = set()
     for cell in cells:
         config, text = cell.config, known[cell.config.tokenizer_hash]
-        kind = config.tokenizer_hash, config.n_ctx, config.precision, config.n_vocab
+        fields = [own.name for row in metrics.with_fields(None) for own in row.fields]
+        given = tuple(getattr(config, name) for name in fields)
+        kind = config.tokenizer_hash, config.n_ctx, config.precision, config.n_vocab, given
         if kind in tried or not counted(text.corpus, text.tokenizer):
             continue
         tried.add(kind)

@@ -48,7 +48,7 @@ class TransformerResolver:
     held_out: dict[tuple[str, str], float] = field(default_factory=dict)
     # hash of a tokenizer from a file → bytes that its tokens spell per byte of text
     byte_coverage: dict[str, float] = field(default_factory=dict)
-    # names of corpus and tokenizer → what was read
+    # name of the corpus, tokenizer with its hyper-parameters → what was read
     texts: dict[tuple[str, str], Text] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     starts: Starts = field(init=False)
@@ -130,7 +130,7 @@ class TransformerResolver:
 
     def of_data(self, fields: Fields) -> Fields:
         """Return the fields that follow from the text that others name."""
-        read = self._text(fields.get("corpus"), fields.get("tokenizer"))
+        read = self._text(fields)
         return {
             "corpus": read.corpus.name,
             "corpus_hash": read.corpus.hash,
@@ -201,18 +201,21 @@ class TransformerResolver:
                 f" runs of one size; make {tune.field} a factor"
             )
 
-    def _text(self, corpus: str | None, tokenizer: str | None) -> Text:
-        """Return the text that two fields name; its tokens are counted where max_epochs is set."""
-        corpus = corpus or RunConfig.model_fields["corpus"].default
-        tokenizer = tokenizer or RunConfig.model_fields["tokenizer"].default
-        if (corpus, tokenizer) not in self.texts:
+    def _text(self, fields: Fields) -> Text:
+        """Return the text that fields name; its tokens are counted where max_epochs is set."""
+        corpus, tokenizer = (
+            fields.get(name) or RunConfig.model_fields[name].default
+            for name in ("corpus", "tokenizer")
+        )
+        named = corpus, tokenizers.located(tokenizer, fields)
+        if named not in self.texts:
             source, root = Source(self.study.path, self.study.toml), self.study.path.parent
             with located(source, "base" if "corpus" in self.study.base else "factors", "corpus"):
                 found = corpora.find(corpus, root, self.study.reading)
             with located(
                 source, "base" if "tokenizer" in self.study.base else "factors", "tokenizer"
             ):
-                info = tokenizers.describe(tokenizer, found, root)
+                info = tokenizers.describe(tokenizer, found, root, fields)
             self.sources |= {found.hash: found.location, info.hash: info.location}
             given = info.location in ("byte", "tokens")
             tried = (
@@ -235,10 +238,10 @@ class TransformerResolver:
             train_tokens = (
                 text.n_train(found, info) if known else found.n_train_bytes / BYTES_PER_TOKEN
             )
-            self.texts[corpus, tokenizer] = Text(
+            self.texts[named] = Text(
                 found, info, train_tokens, self.held_out[found.hash, info.hash]
             )
-        return self.texts[corpus, tokenizer]
+        return self.texts[named]
 
     def _geometry(self, fields: Fields) -> Fields:
         """Take a step of the size ladder out of `fields` and return the shape that it stands for.

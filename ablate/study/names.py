@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
+from ablate import metrics
 from ablate.components import CATALOGUE
 from ablate.components.base import TAKEN, check_name
 from ablate.components.presets import PRESET, preset
@@ -133,7 +134,10 @@ class TransformerNames:
             for other in settable()
             if other not in BUDGETS
             for own in [CATALOGUE[other].field]
-            if (own and own.type in (int, float)) or field_info(other).annotation is float
+            # values of a tokenizer make other tokens, those of a metric other numbers
+            if "tokenizer" not in CATALOGUE[other].needs
+            and CATALOGUE[other].group != metrics.GROUP
+            and ((own and own.type in (int, float)) or field_info(other).annotation is float)
         }
         if name in numbers:
             return numbers[name], CATALOGUE[name].field is None or name == "finetune_lr"

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
 
 from ablate.code import identity, place
-from ablate.components import CATALOGUE, Component
+from ablate.components import CATALOGUE, plain
+from ablate.config import own_value
 from ablate.errors import AblateError, unknown
 from ablate.text import cache, sources
 from ablate.text.corpora import Corpus
@@ -37,7 +39,8 @@ class TokenizerInfo:
     name: str  # "byte", "bpe:8192", "tokens", a level, or the name of a tokenizer's file
     n_vocab: int  # without [MASK]
     hash: str  # SHA-256 of what decides the tokens
-    location: str  # "byte", "bpe:8192", "tokens", a level, or an absolute path
+    # "byte", "bpe:8192", "tokens", an absolute path, or a level, with its hyper-parameters as JSON
+    location: str
 
 
 class Tokenizer(Protocol):
@@ -58,13 +61,32 @@ class Tokenizer(Protocol):
         """Return the text of tokens; bytes that are no UTF-8 become U+FFFD."""
 
 
-def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
+def located(spec: str, fields: Mapping[str, Any]) -> str:
+    """Return what tells the tokenizers of a study apart, by what a run names.
+
+    Args:
+        spec: As for `describe`.
+        fields: Of the run, with those of the level's own hyper-parameters that are set.
+
+    Raises:
+        AblateError: A hyper-parameter has a value of another type.
+    """
+    row = CATALOGUE["tokenizer"]
+    own = type(row[spec]).fields if spec in row.names else ()
+    values = {one.name: own_value(one, fields.get(one.name, one.default)) for one in own}
+    return spec + (f":{json.dumps(values, sort_keys=True)}" if values else "")
+
+
+def describe(
+    spec: str, corpus: Corpus, root: Path, fields: Mapping[str, Any] = MappingProxyType({})
+) -> TokenizerInfo:
     """Return what a tokenizer is, without training it.
 
     Args:
         spec: byte, bpe:SIZE, tokens, a level, or the path of a `tokenizer.json`.
         corpus: what it is used on.
         root: the folder that relative paths count from.
+        fields: of a run, where a level's hyper-parameters have other values than their defaults.
 
     Raises:
         AblateError: there is no such tokenizer, or not for this corpus.
@@ -90,10 +112,11 @@ def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
                 " trained on text"
             )
         return TokenizerInfo(spec, size, _hash(f"{spec}:{_FORMAT}:{corpus.hash}"), spec)
-    if own := _own(spec):
-        n_vocab = len(Own(own).spelling)
-        _check_size(spec, n_vocab, corpus)
-        return TokenizerInfo(spec, n_vocab, _own_hash(own), spec)
+    if is_own(spec):
+        location = located(spec, fields)
+        made = Own(location)
+        _check_size(spec, len(made.spelling), corpus)
+        return TokenizerInfo(spec, len(made.spelling), made.hash, location)
     with sources.readable(f"tokenizer = {spec!r}"):
         path = sources.absolute(spec, root)
         if not path.is_file():
@@ -123,12 +146,13 @@ def open(location: str, hash: str, training: Iterator[bytes], n_bytes: int) -> T
             "tokenizers", hash, lambda folder: _train_bpe(size, training, n_bytes, folder)
         )
         return Library("tokenizer.json", _content(trained / "tokenizer.json"), size)
-    if own := _own(location):
-        if _own_hash(own) != hash:
+    if is_own(location):
+        own = Own(location)
+        if own.hash != hash:
             raise AblateError(
                 f"tokenizer {location!r} has changed since the study was planned: run it again"
             )
-        return Own(own)
+        return own
     path = Path(location)
     content = _content(path)
     if hashlib.sha256(content).hexdigest() != hash:
@@ -142,18 +166,18 @@ def of_content(name: str, content: bytes, n_vocab: int) -> Tokenizer:
     """Return a tokenizer by what `Tokenizer.content` had.
 
     Args:
-        name: Its name.
+        name: Its name, or what `located` returns for it.
         content: Of the tokenizer.
         n_vocab: Tokens that it has.
     """
-    if own := _own(name):
-        return Own(own)
+    if is_own(name):
+        return Own(name)
     return Library(name, content, n_vocab) if content else Bytes()
 
 
-def is_own(name: str) -> bool:
+def is_own(location: str) -> bool:
     """Return whether a tokenizer is one of the user's own, which `use` loads."""
-    return _own(name) is not None
+    return location.partition(":{")[0] in CATALOGUE["tokenizer"].names
 
 
 def check_separator(tokenizer: TokenizerInfo) -> None:
@@ -167,8 +191,8 @@ def check_separator(tokenizer: TokenizerInfo) -> None:
     what = "the tokens of tokenizer = 'tokens' do not say where documents end"
     use = f"use a tokenizer.json with one of {', '.join(_ENDS)}"
     if tokenizer.location != "tokens":
-        own, path = _own(tokenizer.location), Path(tokenizer.location)
-        opened: Tokenizer = Own(own) if own else Library(str(path), _content(path))
+        own, path = is_own(tokenizer.location), Path(tokenizer.location)
+        opened: Tokenizer = Own(tokenizer.location) if own else Library(str(path), _content(path))
         n = len(opened.separator)
         if n == 1:
             return
@@ -233,15 +257,26 @@ class Own:
     """A tokenizer of a user's own: `encode(text)` → numbers, `decode(numbers)` → text or bytes, and
     `n_vocab`; `end`, the token after a document, where it has one, else those of U+000C.
 
+    Args:
+        location: What `located` returns for it.
+
     Raises:
         AblateError: It lacks one of them, or they do not fit together.
     """
 
-    def __init__(self, component: Component) -> None:
-        self._called = f"tokenizer = {component.name!r}"
+    def __init__(self, location: str) -> None:
+        name, _, values = location.partition(":")
+        component = CATALOGUE["tokenizer"][name]
+        self._called = f"tokenizer = {name!r}"
         self._file = component.origin.rpartition("@")[0]
+        # of what decides the tokens: the code, and the hyper-parameters
+        self.hash = _hash(f"own:{location}:{':'.join(identity([component.origin]))}")
+        given = json.loads(values or "{}")
+        own = {
+            one.name: own_value(one, given.get(one.name, one.default)) for one in component.fields
+        }
         with self._failing():
-            self._plain = component.plain()
+            self._plain = plain.construct(component.plain, SimpleNamespace(**own))
         for name in ("encode", "decode", "n_vocab"):
             if not hasattr(self._plain, name):
                 raise AblateError(f"{self._called} has no {name}; it needs encode, decode, n_vocab")
@@ -308,16 +343,6 @@ class Own:
             raise AblateError(
                 f"{self._called}{f' ({where})' if where else ''}: {type(error).__name__}: {said}"
             ) from error
-
-
-def _own(name: str) -> Component | None:
-    """Return the tokenizer of a user's own that has this name."""
-    row = CATALOGUE["tokenizer"]
-    return row[name] if name in row.names else None
-
-
-def _own_hash(own: Component) -> str:
-    return _hash(f"own:{own.name}:{':'.join(identity([own.origin]))}")
 
 
 def _check_size(spec: str, n_vocab: int, corpus: Corpus) -> None:

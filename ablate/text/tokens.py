@@ -113,7 +113,7 @@ def load(config: RunConfig, sources: Mapping[str, str]) -> Tokens:
         AblateError: a text changed since the plan, or is too short for a window of n_ctx + 1.
     """
     corpus, tokenizer = (config.corpus_hash, config.tokenizer_hash)
-    tokens = _tokens(sources[corpus], corpus, sources.get(tokenizer, config.tokenizer), tokenizer)
+    tokens = _tokens(sources[corpus], corpus, _location(config, sources), tokenizer)
     if config.part("objective").pairs:
         return tokens.of_pairs(config.n_ctx)
     _long_enough(config.corpus, len(tokens.train), len(tokens.held_out), config.n_ctx)
@@ -145,7 +145,7 @@ def shipped(name: str, config: RunConfig, tokens: Tokens, sources: Mapping[str, 
     found = corpora.find(name, Path())
     if found.hash == config.corpus_hash:
         return tokens
-    tokenizer = sources.get(config.tokenizer_hash, config.tokenizer)
+    tokenizer = _location(config, sources)
     if tokenizer != "byte":
         encoder(config, sources)  # which is in the cache then, and not trained on this corpus
     return _tokens(found.location, found.hash, tokenizer, config.tokenizer_hash)
@@ -154,7 +154,7 @@ def shipped(name: str, config: RunConfig, tokens: Tokens, sources: Mapping[str, 
 def encoder(config: RunConfig, sources: Mapping[str, str]) -> Tokenizer:
     """Return the tokenizer of a run, for other text than its corpus; arguments as for `load`."""
     corpus = sources[config.corpus_hash]
-    location = sources.get(config.tokenizer_hash, config.tokenizer)
+    location = _location(config, sources)
     return _encoder(corpus, corpora.read(corpus), location, config.tokenizer_hash)
 
 
@@ -168,7 +168,7 @@ def content(config: RunConfig, sources: Mapping[str, str]) -> bytes:
     Raises:
         AblateError: the file has changed since the plan, or is gone.
     """
-    location = sources.get(config.tokenizer_hash, config.tokenizer)
+    location = _location(config, sources)
     return b"" if location in ("byte", "tokens") else encoder(config, sources).content
 
 
@@ -232,6 +232,12 @@ def _tokens(corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) 
                 lambda folder: _make(folder, corpus, corpus_hash, tokenizer, tokenizer_hash),
             )
         )
+
+
+def _location(config: RunConfig, sources: Mapping[str, str]) -> str:
+    """Return the location of a run's tokenizer."""
+    named = tokenizers.located(config.tokenizer, config.model_extra or {})
+    return sources.get(config.tokenizer_hash, named)
 
 
 def _key(corpus_hash: str, tokenizer_hash: str) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ablate.code import place
 from ablate.config import RunConfig
 from ablate.errors import AblateError
-from ablate.metrics import GIVEN, METRICS, ONCE, Metric, asked_for
+from ablate.metrics import GIVEN, METRICS, Metric, asked_for
 from ablate.train.loss import cross_entropy
 
 LARGEST = 64 << 20  # bytes of the logits that a metric is tried with
@@ -39,15 +39,17 @@ class OwnMetric:
     def __init__(self, row: Metric, config: RunConfig, spelling: Sequence[bytes] | None) -> None:
         self.row = row
         made = row.made
+        own = {field.name: getattr(config, field.name) for field in row.fields}
         if isinstance(made, type):
-            given = {"config": config, "spelling": spelling}
+            given = {"config": config, "spelling": spelling, **own}
             try:
-                made = made(**{name: given[name] for name in asked_for(made, ONCE)})
+                made = made(**{name: given[name] for name in asked_for(made, given)})
             except Exception as error:
                 raise self._failed(error) from error
         self._value = getattr(made, "value", None)
-        self._tokens = made if made is row.made else made.tokens
-        self._asked = asked_for(self._tokens, GIVEN)
+        self._tokens = made.tokens if isinstance(row.made, type) else made
+        self._own = {} if isinstance(row.made, type) else own
+        self._asked = asked_for(self._tokens, (*GIVEN, *self._own))
 
     def sums(self, given: Mapping[str, Tensor], scored: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of each number over the tokens that count, and their count: [S] each.
@@ -60,7 +62,8 @@ class OwnMetric:
             AblateError: The metric fails, or does not return numbers for each token.
         """
         try:
-            found: Any = self._tokens(**{name: given[name] for name in self._asked})
+            of = {**given, **self._own}
+            found: Any = self._tokens(**{name: of[name] for name in self._asked})
         except torch.OutOfMemoryError:
             raise
         except Exception as error:

@@ -257,11 +257,11 @@ def _text(model: Model, named: str, root: Path) -> tuple[str, Tokens]:
             " text with --corpus"
         )
     with TemporaryDirectory() as folder:
-        spec = config.tokenizer
+        spec, extra = config.tokenizer, config.model_extra or {}
         if content := model.about.tokenizer:
             spec = str(Path(folder) / "tokenizer.json")
             Path(spec).write_bytes(content)
-        found = tokens_of(corpus, tokenizers.describe(spec, corpus, root))
+        found = tokens_of(corpus, tokenizers.describe(spec, corpus, root, extra))
     if config.part("objective").pairs:
         found = found.of_pairs(config.n_ctx)
     elif len(found.held_out) <= config.n_ctx:

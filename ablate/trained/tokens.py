@@ -50,7 +50,8 @@ class TextTokenizer:
         self.mask = (last if special.mask is None else special.mask) if masks else None
         n_vocab = last if self.mask == last else config.n_vocab
         has_text = content or self.name == "byte" or tokenizers.is_own(self.name)
-        self.inner = tokenizers.of_content(self.name, content, n_vocab) if has_text else None
+        located = tokenizers.located(self.name, config.model_extra or {})
+        self.inner = tokenizers.of_content(located, content, n_vocab) if has_text else None
         self.separator = tuple(self.inner.separator) if self.inner else ()
 
     def encode(self, text: str) -> list[int]:
