@@ -541,7 +541,8 @@ def test_hyper_parameters_are_fields_of_a_study(ablate: Run, tmp_path: Path) -> 
     assert "mine: 4 complete" in ablate("run", "mine.toml")[1]
     with sqlite3.connect("results/ablate.db") as connection:
         rows = connection.execute(
-            "SELECT n_words, n_vocab, top_k, most, json_array_length(code), run FROM runs ORDER BY 1"
+            "SELECT n_words, n_vocab, top_k, most, json_array_length(code), run FROM runs"
+            " ORDER BY n_words"
         ).fetchall()
     assert [row[:5] for row in rows] == [(0, 256, 3, 2.0, 1)] * 2 + [(3, 259, 3, 2.0, 1)] * 2
 

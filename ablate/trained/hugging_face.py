@@ -207,7 +207,8 @@ def _run(of: Architecture, theirs: Any, folder: Path, content: bytes) -> Run:
         of_text = {"tokenizer": TOKENIZER if content else "tokens", "corpus": ""}
         if content:
             of_text["tokenizer_hash"] = hashlib.sha256(content).hexdigest()
-        given = fields | of_text | {"batch_tokens": fields["n_ctx"]}
+        # no code from outside: metrics that a study has loaded do not concern it
+        given = fields | of_text | {"batch_tokens": fields["n_ctx"], "code": ()}
         return Run("transformer", kind("transformer").check(given))
     except AblateError as error:
         raise AblateError(f"{folder}: {error}") from None
