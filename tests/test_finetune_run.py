@@ -133,6 +133,11 @@ def test_a_rate_is_chosen_on_the_validation_part_and_the_test_part_is_reported(
         for name in ("validation_loss", "task_loss")
     }
     assert values["validation_loss"] != values["task_loss"]
+    ends = [line for line in printed.splitlines() if " complete, " in line]
+    of_rates = [line for line in ends if ", finetune_lr " in line]
+    assert of_rates and all("validation_loss" in line for line in of_rates)
+    assert not any("task_loss" in line for line in of_rates), "the test part is not shown"
+    assert any("task_loss" in line for line in ends)
     for cell, evidence in rows(
         db, "SELECT label, evidence FROM decision JOIN cell ON cell.id = cell_id"
     ):

@@ -21,6 +21,7 @@ from ablate.launch.progress import Display, Running, Tally
 from ablate.launch.scheduler import Pack, Scheduler
 from ablate.launch.signals import Signals
 from ablate.plan import Plan
+from ablate.plan.tuning import deciding
 from ablate.store import Database, status
 from ablate.store.ingest import IngestError, ingest_all
 from ablate.store.owners import Owner, owned
@@ -375,7 +376,8 @@ class WorkerPool:
         step_tokens = (cost.tokens or 0) // (cost.steps or 1)
         study = self._plan.study
         own = (metrics.final(study.reported)[0], study.metric) if study.command else ()
-        running = Running(label, cost.steps, step_tokens, run.flops, self._metric, *own)
+        metric = deciding(study, run.run) if run.role == "tune" else self._metric
+        running = Running(label, cost.steps, step_tokens, run.flops, metric, *own)
         self._tally.begin(run.run.key, running)
         if pack.oom_level and each.n > 1:
             self.say(f"{self._study}: {label} is retried with {pack.in_memory}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from ablate.errors import AblateError
+from ablate.evaluation import VALIDATION
 from ablate.kinds import Run, kind
 from ablate.plan.model import Cell, Group, PlannedRun
 from ablate.study import Study, Tune
@@ -23,6 +24,13 @@ def seeds(study: Study) -> tuple[int, ...]:
     assert study.tune
     unnamed = (seed for seed in range(LAST_SEED, -1, -1) if seed not in study.seeds)
     return tuple(islice(unnamed, study.tune.seeds))
+
+
+def deciding(study: Study, run: Run) -> str:
+    """Return the metric that decides the rate of a run: on a validation part, if there is one."""
+    if run.fields.get("n_validation"):
+        return VALIDATION.get(study.metric, study.metric)
+    return study.metric
 
 
 def groups(study: Study, cells: Sequence[Cell]) -> tuple[Group, ...]:

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ablate.evaluation import VALIDATION
 from ablate.kinds import Run
 from ablate.plan import Decision, Plan
-from ablate.plan.tuning import seeds
+from ablate.plan.tuning import deciding, seeds
 from ablate.store import Database, decisions
 from ablate.study import Study, Tune
 from ablate.tune.evidence import Stored, question_hash
@@ -78,13 +77,6 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
             }
             found.new.append(Decision(cell, tune.field, result.best, evidence))
     return found
-
-
-def deciding(study: Study, run: Run) -> str:
-    """Return the metric that decides the rate of a run: on a validation part, if there is one."""
-    if run.fields.get("n_validation"):
-        return VALIDATION.get(study.metric, study.metric)
-    return study.metric
 
 
 def _evidence(
