@@ -19,7 +19,7 @@ from store_plans import plan_of
 from typer.testing import CliRunner
 
 import ablate
-from ablate.analysis import analyse, records
+from ablate.analysis import analyse, paired, records
 from ablate.analysis.records import (
     Contrast,
     Copying,
@@ -97,6 +97,15 @@ def test_an_arm_at_the_unigram_loss_has_no_effect_size(db: Database) -> None:
     (cell,) = ablate.findings("topology", db).of(Untrained)
     assert (cell.arm, cell.of, cell.whole) == ("no-skip", 8, True)
     assert cell.unigram == UNIGRAM
+
+
+def test_given_weights_and_linear_probes_are_not_judged_by_token_frequencies() -> None:
+    rows = [(run, run, 0, name, 3.0) for run in (1, 2) for name in ("loss", "unigram_loss")]
+    finals = pd.DataFrame(rows, columns=["cell", "run", "seed", "name", "value"])
+    runs = pd.DataFrame({"run": [1, 2], "start": ["given", "random"]})
+    assert paired.untrained(finals, runs, "loss") == {2}
+    assert paired.untrained(finals, runs[["run"]], "accuracy") == {1, 2}  # of an earlier version
+    assert paired.untrained(finals, runs, "era_accuracy") == frozenset()
 
 
 def test_holm_over_the_study_covers_every_contrast(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ COPIES = 0.5
 
 def untrained(data: StudyData) -> Iterator[records.Untrained]:
     """Yield the cells with runs that did not learn beyond token frequencies."""
-    runs = paired.near_unigram(data.finals)
+    runs = paired.near_unigram(data.finals, data.compared)
     for cell, where in named_cells(data).items():
         of_cell = runs[runs["cell"] == cell]
         low = of_cell[of_cell["near"]]

@@ -146,8 +146,8 @@ def read(db: Database, study: str) -> StudyData:
     decisions = results.decisions(study, db)
     choices = paired.choices(decisions, pairs)
     finals = results.finals(study, db=db)
-    below = paired.untrained(finals)
     row = results.study(study, db)
+    below = paired.untrained(finals, runs, row.metric)
     crossed = paired.crossed(row.settings)
     return StudyData(
         study=row,

@@ -87,7 +87,8 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
     """
     pairs = results.pairs(study, db)
     chosen = choices(results.decisions(study, db), pairs)
-    below = untrained(results.finals(study, db=db))
+    finals, runs = results.finals(study, db=db), results.load(study, db)
+    below = untrained(finals, runs, results.study(study, db).metric)
     return effects_of(study, db, pairs, pilots(study, db), chosen, below)
 
 
@@ -136,27 +137,39 @@ def _without_size(row: EffectRow) -> EffectRow:
 NEAR = 0.01  # of the unigram loss: a run that ends nearer has learnt no more than frequencies
 
 
-def near_unigram(finals: pd.DataFrame) -> pd.DataFrame:
+def near_unigram(finals: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return cell, seed, loss, unigram_loss and `near` of the runs that have both losses.
 
-    Runs that were not to learn, as they were evaluated at once, are left out. `near`: whether the
-    loss is at least 99% of that of the training text's token frequencies.
+    Runs that were not to learn, as they were evaluated at once, are left out, and so are those from
+    given weights, whose text may be another one than what the weights were trained on. `near`:
+    whether the loss is at least 99% of that of the training text's token frequencies.
 
     Args:
         finals: As `ablate.finals` returns them.
+        runs: As `ablate.load` returns them.
     """
-    at_once = finals[(finals["name"] == "epochs") & (finals["value"] == 0)]
-    both = finals[
-        finals["name"].isin(["loss", "unigram_loss"]) & ~finals["run"].isin(at_once["run"])
-    ]
+    left_out = set(finals.loc[(finals["name"] == "epochs") & (finals["value"] == 0), "run"])
+    if "start" in runs:
+        left_out |= set(runs.loc[runs["start"] == "given", "run"])
+    both = finals[finals["name"].isin(["loss", "unigram_loss"]) & ~finals["run"].isin(left_out)]
     runs = both.pivot_table(index=["cell", "seed"], columns="name", values="value")
     runs = runs.reindex(columns=["loss", "unigram_loss"]).dropna().reset_index()
     return runs.assign(near=runs["loss"] >= (1 - NEAR) * runs["unigram_loss"])
 
 
-def untrained(finals: pd.DataFrame) -> frozenset[str]:
-    """Return the cells of which more than half of the runs did not learn beyond frequencies."""
-    share = near_unigram(finals).groupby("cell")["near"].mean()
+def untrained(finals: pd.DataFrame, runs: pd.DataFrame, metric: str) -> frozenset[str]:
+    """Return the cells of which more than half of the runs did not learn beyond frequencies.
+
+    None where a linear probe judges: features may be useful while the loss is above that ceiling.
+
+    Args:
+        finals: As `ablate.finals` returns them.
+        runs: As `ablate.load` returns them.
+        metric: Of the study.
+    """
+    if metric in metrics.METRICS and metrics.METRICS[metric].downstream:
+        return frozenset()
+    share = near_unigram(finals, runs).groupby("cell")["near"].mean()
     return frozenset(share.index[share > 0.5])
 
 

@@ -413,7 +413,8 @@ class Untrained(OfCell):
         of: Completed runs of the cell.
         loss: Mean final loss of those runs, nats per token.
         unigram: Loss of the token frequencies of the training text on the same held-out tokens.
-        whole: Whether this is true of more than half of the runs, so that effects have no size.
+        whole: Whether this is true of more than half of the runs, so that effects have no size;
+            never in a study by a linear probe.
     """
 
     kind: ClassVar[str] = "untrained"
