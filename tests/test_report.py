@@ -562,7 +562,7 @@ def test_an_arm_that_lost_seeds_is_not_ranked(tmp_path: Path) -> None:
         )
 
     text = write(tmp_path, outcome)
-    assert "Concat and no-skip are not ranked, because runs failed or did not learn." in text
+    assert "Not ranked, because runs failed or did not learn: concat and no-skip." in text
 
 
 @pytest.mark.usefixtures("svg_only")
@@ -1043,3 +1043,5 @@ def test_sizes_that_are_known_are_stated_beside_those_that_are_not() -> None:
     assert "10% of the parameters without" in one and "20% of all" in one and "30% of the tr" in one
     assert "without embeddings and head and the training FLOPs are not known of every arm" in one
     assert "has all parameters of its baseline" in matched((nan, 0.0, nan))
+    begun = matched((0.0, 0.0, math.inf))  # relative to no training
+    assert "inf" not in begun and "FLOPs" not in begun and "their baselines do not" in begun

@@ -416,6 +416,12 @@ def test_keys_follow_the_weights_and_not_the_name_of_their_folder(folder: Path) 
         start.give(model_of(config), [config], before.sources)
 
 
+def test_training_against_none_is_no_percentage(folder: Path) -> None:
+    made = planned(folder, "tokens = [0, 1600]", base="lr = 1e-3")
+    (found,) = (one for one in made.confounds if one.cell == "tokens=1600")
+    assert found.text == "trains, and 'tokens=0' does not"
+
+
 def test_the_plan_says_what_is_new_and_what_is_not_used(folder: Path) -> None:
     said = "\n".join(
         planned(folder, 'position = ["learned", "t5"]\nnorm_kind = ["layernorm", "rmsnorm"]').about

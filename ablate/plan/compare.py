@@ -131,7 +131,9 @@ def _of_pair(cell: Cell, baseline: Cell) -> Iterator[Confound]:
         of_body = f"body {body:+.1%}" if known else "body unknown"
         text = f"{total:+.1%} parameters ({of_body}) against {baseline.label!r}"
         yield Confound("parameters", cell.label, text)
-    if abs(tokens) > MISMATCH:
+    if math.inf in (tokens, flops):
+        yield Confound("tokens", cell.label, f"trains, and {baseline.label!r} does not")
+    elif abs(tokens) > MISMATCH:
         yield Confound(
             "tokens", cell.label, f"{tokens:+.1%} training tokens against {baseline.label!r}"
         )

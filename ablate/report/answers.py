@@ -237,7 +237,9 @@ def families(data: ReportData) -> list[Family]:
 
 def _answer(data: ReportData, one: Contrast, over: str, name: str) -> Answer:
     """Return the claim of a contrast, followed by the findings that qualify it."""
-    said = [say("contrast", one, data.labels, over), say("losses", one)]
+    below = len({one.cell, one.baseline} & data.untrained)
+    who = "neither of the two" if below > 1 else "only one of the two"
+    said = [say("contrast", one, data.labels, over, data.known, who), say("losses", one)]
     said += [say(macro, one, data.labels) for macro in ("robust", "new_text")]
     said += [
         _qualified(data, one, other)

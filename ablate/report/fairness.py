@@ -74,10 +74,12 @@ def _matched(data: ReportData) -> str:
         "flops": "the training FLOPs"
     }
     found = data.findings.of(Mismatch)
-    largest, lacking = {}, []
+    largest, lacking, begun = {}, [], ""
     for name, text in counted.items():
-        known = [abs(off) for one in found if math.isfinite(off := getattr(one, name))]
-        if known:
+        known = [abs(off) for one in found if not math.isnan(off := getattr(one, name))]
+        if math.inf in known:  # relative to none
+            begun = "; some arms train, and their baselines do not"
+        elif known:
             largest[text] = max(known)
         if not known or len(known) < len(found):
             lacking.append(text)
@@ -86,10 +88,11 @@ def _matched(data: ReportData) -> str:
     elif apart := [f"{percent(off)} of {name}" for name, off in largest.items() if off >= SAME]:
         left = f"the largest difference from a baseline is {listed(apart)}"
     else:
-        same = listed(largest) if lacking else "the parameters and the training FLOPs"
+        same = listed(largest) if lacking or begun else "the parameters and the training FLOPs"
         left = f"every arm has {same} of its baseline"
     if largest and lacking:
         left += f"; {listed(lacking)} are not known of every arm"
+    left += begun
     if match:
         named = next(iter(counted.values())).removeprefix("the ")
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -137,7 +138,10 @@ def _limits(data: ReportData) -> Iterator[tuple[str, str]]:
     if fairness.one_rate(data):
         yield "learning rate not tuned", "basis"
     for what, name in (("params_body", "parameters"), ("flops", "training FLOPs")):
-        off = max((abs(getattr(one, what)) for one in data.findings.of(Mismatch)), default=0.0)
+        offs = [abs(getattr(one, what)) for one in data.findings.of(Mismatch)]
+        if math.inf in offs:
+            yield "some arms train, and their baselines do not", "basis"
+        off = max((one for one in offs if math.isfinite(one)), default=0.0)
         if off > MISMATCH:
             yield f"{name} differ by up to {percent(off)}", "basis"
     if grouped := len(data.findings.of(SeedGroups)):

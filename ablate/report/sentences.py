@@ -63,6 +63,7 @@ def _macros() -> Any:
         "reasons": reasons,
         "zip": zip,
         "known": lambda value: not math.isnan(value),
+        "finite": math.isfinite,
     }
     environment.filters["median"] = statistics.median
     return environment.get_template("sentences.j2").module
