@@ -182,6 +182,9 @@ def test_a_rate_beside_a_cliff_is_not_chosen_for_a_gain_within_noise() -> None:
 def test_widening_ends_and_reports_it() -> None:
     up = walk(lambda lr: -lr)[-1]
     assert (up.best, up.at_edge) == (LADDER.rate(4 + WIDEST), True)
+    tied = walk(lambda lr: 1.0 if lr <= 1e-3 else 1.1)[-1]  # the lowest of the best is the end
+    assert tied.best == 3.16e-6 and tied.rates[:2] == (1e-6, 1.78e-6)
+    assert not tied.at_edge, "two rates below the chosen one were tried"
     nothing = walk(lambda lr: math.inf)[-1]
     assert (nothing.best, nothing.cost, nothing.at_edge) == (LADDER.rate(-WIDEST), None, True), (
         "where all diverge, the lowest that was tried"

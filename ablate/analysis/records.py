@@ -738,7 +738,7 @@ class Tuning(Finding):
         losses: Mean metric at each, over the tuning seeds; NaN where a run diverged.
         seeds: Tuning seeds.
         requested: Lowest and highest rate of the study file.
-        at_edge: Whether the chosen rate is the lowest or highest tried.
+        at_edge: Whether no rate was tried below, or none above, the chosen one.
         near_cliff: Whether the choice was kept away from a rate at which runs diverge or are
             sharply worse.
         left_range: Whether rates outside the requested range were tried.

@@ -161,7 +161,7 @@ class Search:
         rates: Rates that were tried, or are to be tried next, from the lowest.
         best: The chosen rate, at or between rates tried; None while some of them have no result.
         cost: Cost of the fitted curve there; None where a run diverged at every rate.
-        at_edge: Whether the best rate tried is the lowest or highest.
+        at_edge: Whether no rate was tried below, or none above, the chosen one.
         near_cliff: Whether a rate within a step of the best was next to a cliff.
     """
 
@@ -225,7 +225,8 @@ def search(tune: Tune, costs: Callable[[float], Sequence[float] | None]) -> Sear
                 chosen, cost, at_cliff = _fitted(tune, rates, costs, rung)
                 near_cliff |= at_cliff
                 if not nearer or not at_cliff:
-                    return Search(rates, chosen, cost, rung in (low, high), near_cliff)
+                    at_edge = not rates[0] < chosen < rates[-1]
+                    return Search(rates, chosen, cost, at_edge, near_cliff)
             off = nearer.pop(0)
             rungs = [near for near in (rung - off, rung + off) if low < near < high]
 
