@@ -437,6 +437,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "method = 'lora' changes all blocks.*'encoder-decoder'",
     ),
+    "more than full rank": (
+        {"factors": 'method = ["full", "lora"]', "finetune": "lora_rank = 999"},
+        "lora_rank = 999: .*d_model = ",
+    ),
     "several devices": (
         {"finetune": "[run]\ndevices_per_run = 2"},
         "run.devices_per_run = 2: several devices train transformers only",

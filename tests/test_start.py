@@ -466,7 +466,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "twice": ({"start": "drop_blocks = [1]"}, "drop_blocks is set both here and by factor"),
     "unknown": ({"start": "drop_block = [1]"}, "key of .start. 'drop_block'.*drop_blocks"),
     "match": ({"more": '[match]\nparams = "body"'}, r"\[match\] solves a width"),
-    "no training": ({"factors": 'start = ["given", "random"]'}, "tokens = 0 is less than one step"),
+    "no training": (
+        {"factors": 'start = ["given", "random"]'},
+        "tokens = 0: start = 'random' .* above 0",
+    ),
 }
 
 

@@ -65,6 +65,13 @@ class Factor:
         """Names of the levels that a study may choose: of `method`, those that fine-tune."""
         return [one.name for one in self.levels if getattr(one, "finetunes", True)]
 
+    @property
+    def needed(self) -> str:
+        """What `needs` says, as a study file writes it."""
+        return ", or ".join(
+            f"{other} = {' or '.join(map(repr, levels))}" for other, levels in self.needs.items()
+        )
+
     def __getitem__(self, level: str) -> Any:
         """Return the component that is called `level`, a canonical name."""
         return _LEVELS[self.name][level]
