@@ -54,8 +54,8 @@ def sample(
             tokens, the model was trained on images, an argument has no effect with the model, or
             the tokenizer cannot encode the text.
     """
-    given_options = {"tokens": tokens, "temperature": temperature, "top_k": top_k, "seed": seed}
-    check_options(model, given_options | {"beam": beam})
+    asked: dict[str, float | None] = {"tokens": tokens, "temperature": temperature, "top_k": top_k}
+    check_options(model, asked | {"seed": seed, "beam": beam})
     tokens, beam = 100 if tokens is None else tokens, 1 if beam is None else beam
     special = model.tokenizer.special
     objective = model.config.part("objective")
