@@ -50,6 +50,15 @@ def test_a_figure_has_the_width_and_the_format_asked_for(
 
 
 @pytest.mark.usefixtures("stored")
+def test_a_style_keeps_the_width_and_an_unknown_font_is_said_once(ablate: Run) -> None:
+    Path("tight.mplstyle").write_text("savefig.bbox: tight\nfont.family: Times Nowhere\n")
+    asked = ("figure", "topology", "effects", "--style", "tight.mplstyle", "--width", "3.25in")
+    code, _, err = ablate(*asked, "--out", "a.svg")
+    assert code == 0 and len(err.splitlines()) == 1 and "'Times Nowhere'" in err
+    assert points_of(ET.parse("a.svg").getroot().attrib["width"]) == pytest.approx(3.25, abs=0.01)
+
+
+@pytest.mark.usefixtures("stored")
 def test_every_figure_that_is_listed_can_be_drawn(ablate: Run) -> None:
     code, listed, _ = ablate("figure", "topology")
     names = re.findall(r"^ ([a-z-]+) {2,}\S", listed, re.MULTILINE)[1:]
@@ -98,15 +107,21 @@ def test_a_style_file_reaches_the_figure_and_nothing_else(ablate: Run) -> None:
         (("effects", "--width", "nanin"), ("--width = nanin", "3.25in")),
         (("effects", "--width", "3mm"), ("--width = 3mm", "2in to 20in")),
         (("effects", "--format", "jpg"), ("'jpg'", "pdf, svg, png")),
-        (("effects", "--out", "a.png"), ("a.png", ".pdf")),
+        (("effects", "--out", "a.png", "--format", "pdf"), ("a.png", "--format = pdf")),
+        (("effects", "--out", "a.jpg"), ("a.jpg", ".pdf, .svg, .png")),
         (("effects", "--style", "none.mplstyle"), ("none.mplstyle", "No such file")),
         (("effects", "--style", "bad.mplstyle"), ("bad.mplstyle", "'font.famly'")),
+        (("effects", "--style", "huge.mplstyle"), ("huge.mplstyle", "'huge'")),
+        (("effects", "--style", "tex.mplstyle"), ("tex.mplstyle", "latex")),
     ],
 )
 def test_a_mistake_is_one_line(
-    ablate: Run, arguments: tuple[str, ...], said: tuple[str, str]
+    ablate: Run, arguments: tuple[str, ...], said: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PATH", "")  # no LaTeX
     Path("bad.mplstyle").write_text("font.famly: serif\n")
+    Path("huge.mplstyle").write_text("font.size: huge\n")
+    Path("tex.mplstyle").write_text("text.usetex: True\n")
     code, out, err = ablate("figure", "topology", *arguments)
     assert code == 2 and not out and len(err.splitlines()) == 1
     assert all(word in err for word in said), err

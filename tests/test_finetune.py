@@ -437,7 +437,19 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "method = 'lora' changes all blocks.*'encoder-decoder'",
     ),
-    "no method": ({"factors": "topology = [1, 5]"}, "method is missing.*scratch, full"),
+    "more than full rank": (
+        {"factors": 'method = ["full", "lora"]', "finetune": "lora_rank = 999"},
+        "lora_rank = 999: .*d_model = ",
+    ),
+    "several devices": (
+        {"finetune": "[run]\ndevices_per_run = 2"},
+        "run.devices_per_run = 2: several devices train transformers only",
+    ),
+    "misspelt method": ({"factors": 'method = ["ful"]'}, "'ful'.*Choices: scratch, full"),
+    "no method": (
+        {"factors": "topology = [1, 5]"},
+        "finetune.method is missing: [^.]*[.] Choices: scratch, full",
+    ),
     "no fine-tuning": ({"factors": 'method = ["none", "full"]'}, "method = 'none'"),
     "too many labels": ({"finetune": "labels = 999"}, "labels = 999: the task has 48 texts"),
     "too few labels": ({"finetune": "labels = 1"}, "labels = 1: the task has 2 classes"),

@@ -324,6 +324,13 @@ def test_sample_reads_a_folder(ablate: Run, tmp_path: Path) -> None:
     assert masked.tokenizer.mask == 1 and masked.tokenizer.encode("w1 [MASK]") == [3, 1]
     code, out, _ = ablate("sample", str(tmp_path / "masked"), "w1 [MASK] w2")
     assert code == 0 and "[MASK]" not in out
+    for name, option, value, offered in (
+        ("causal", "--beam", "4", "--tokens, --temperature, --top-k"),
+        ("masked", "--tokens", "7", "--temperature, --top-k"),
+    ):
+        code, _, err = ablate("sample", str(tmp_path / name), "w1 [MASK]", option, value)
+        assert code == 2 and err.count("\n") == 1
+        assert f"{option} = {value} has no effect" in err and offered in err
     (tmp_path / "causal" / "tokenizer.json").unlink()
     code, _, err = ablate("sample", str(tmp_path / "causal"), "w1")
     assert code == 2 and err.count("\n") == 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli_helpers import Run
 from image_cases import save
 from PIL import Image
 
@@ -86,7 +87,7 @@ def folder(path: Path, **classes: list[np.ndarray]) -> Path:
     return path
 
 
-def test_a_folder_has_a_class_for_each_folder_in_it(tmp_path: Path) -> None:
+def test_a_folder_has_a_class_for_each_folder_in_it(ablate: Run, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     grey = [random.integers(0, 256, (2, 3)).astype(np.uint8) for _ in range(3)]
     colour = [random.integers(0, 256, (2, 3, 3)).astype(np.uint8) for _ in range(2)]
@@ -103,6 +104,7 @@ def test_a_folder_has_a_class_for_each_folder_in_it(tmp_path: Path) -> None:
         str(folder(tmp_path / "grey", a=grey, b=[1 - one for one in grey])), Path()
     )
     assert only_grey.channels == 1
+    assert "5 coloured images of 2 × 3 pixels in 2 classes" in ablate("data", str(path))[1]
 
 
 def test_a_set_that_has_changed_is_not_trained_on(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
     (
         {},
         {"factors": f"z_loss = [0, 1e-4]\n{RATIOS}"},
-        "level '0.15' of mask_ratio occurs in no cell",
+        "level '0.15' of mask_ratio occurs in no cell: it needs objective = 'masked' or",
     ),
     ({}, {"evaluation": "probe = { ratio = [0.4] }"}, r"probe.ratio = \[0.4\] .* = 'masked'"),
     ({}, {"evaluation": "decoded = 9"}, r"line \d+: decoded = 9 has no effect.* = 'pairs'"),

@@ -449,6 +449,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "heads": ({"base": "tokens = 0\nn_kv_head = 2"}, "n_kv_head = 2: .*have n_kv_head = 4"),
     "longer": ({"base": "tokens = 0\nn_ctx = 40"}, "n_ctx = 40: the given weights have n_ctx = 20"),
     "layers": ({"base": "tokens = 0\nn_layer = 2"}, "n_layer = 2.*n_layer = 3.*drop_blocks"),
+    "no block left": (
+        {"factors": "drop_blocks = [[], [0, 1, 2]]"},
+        "drop_blocks = .0, 1, 2.: .*n_layer = 3, and at least one",
+    ),
     "no block": ({"factors": "drop_blocks = [[], [3]]"}, "drop_blocks = .3.: .*from 0 to 2"),
     "odd": ({"factors": "swap_blocks = [[], [1]]"}, "swap_blocks = .1.: an even number"),
     "no head": ({"factors": 'prune_heads = [[], ["1.4"]]'}, "prune_heads: '1.4'.*below 4"),
@@ -468,7 +472,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "twice": ({"start": "drop_blocks = [1]"}, "drop_blocks is set both here and by factor"),
     "unknown": ({"start": "drop_block = [1]"}, "key of .start. 'drop_block'.*drop_blocks"),
     "match": ({"more": '[match]\nparams = "body"'}, r"\[match\] solves a width"),
-    "no training": ({"factors": 'start = ["given", "random"]'}, "tokens = 0 is less than one step"),
+    "no training": (
+        {"factors": 'start = ["given", "random"]'},
+        "tokens = 0: start = 'random' .* above 0",
+    ),
 }
 
 
@@ -504,7 +511,7 @@ def test_fields_of_a_start_need_the_table(folder: Path) -> None:
     planned(folder, name="plain", base="tokens = 400")
     for replaced, said in (
         ("", "drop_blocks is only for given weights; add a table .start."),
-        ("[start]\ndrop_blocks = [0]", "from is missing"),
+        ("[start]\ndrop_blocks = [0]", "start.from is missing: "),
     ):
         text_ = re.sub(r'\[start\]\nfrom = "gpt2"', replaced, file.read_text())
         if replaced:

@@ -292,6 +292,7 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     _below("[[exclude]]", 16, ["everything"]),
     _below("[eval]\nlenghts = [1]", 17, ["'lenghts'", "'lengths'"]),
     _below("[eval]\nlengths = [0]", 17, ["lengths"]),
+    _below("[eval]\nprobe = { ratio = [0, 2] }", 17, ["eval.probe.ratio = [0.0, 2.0]"]),
     _below("[eval]\nfinal_tokens = 0", 17, ["final_tokens", "greater than or equal to 1"]),
     _below("[eval]\ndownstream = ['era']", 17, ["'era'", "era_accuracy"]),
     _below("[eval]\nprobe = { mix = [1, 1, 0] }", 17, ["mix", "sum to 1"]),

@@ -24,7 +24,7 @@ def data(
         typer.Argument(
             metavar="STUDY|CORPUS",
             help="A study, or a corpus: austen, sotu, a file, a folder or a glob; images: digits,"
-            " an .npz file.",
+            " an .npz file, a folder with a folder of images for each class.",
             autocompletion=complete.studies,
         ),
     ],
@@ -42,7 +42,7 @@ def data(
         for text in plan.texts:
             show_all(_about(text.corpus, text.tokenizer, plan.study.evaluation.tokens))
         return
-    if what in images.NAMED or what.endswith(".npz"):
+    if what in images.NAMED or what.endswith(".npz") or images.is_folder(what, Path()):
         show_all([images.find(what, Path()).about])
         return
     corpus = corpora.find(what, Path())

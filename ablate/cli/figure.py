@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +14,7 @@ import typer
 
 from ablate.cli import complete
 from ablate.cli.flags import option
+from ablate.cli.output import echo
 from ablate.cli.render import Db, console, show_all, table, writing
 from ablate.errors import AblateError, unknown
 
@@ -40,14 +44,19 @@ def figure(
         ),
     ] = "",
     format_: Annotated[
-        str, option("By default pdf.", "--format", metavar="|".join(FORMATS))
-    ] = FORMATS[0],
+        str,
+        option(
+            "By default that of the ending of --out, else pdf.",
+            "--format",
+            metavar="|".join(FORMATS),
+        ),
+    ] = "",
     style: Annotated[
         Path | None,
         option("A style file of matplotlib, whose settings replace ours.", metavar="FILE"),
     ] = None,
     out: Annotated[
-        Path | None, option("By default STUDY-FIGURE.pdf in this folder.", metavar="FILE")
+        Path | None, option("By default STUDY-FIGURE.FORMAT in this folder.", metavar="FILE")
     ] = None,
     db: Db = None,
 ) -> None:
@@ -62,10 +71,7 @@ def figure(
     from ablate.figures import Look, looking, save
     from ablate.paths import file_name
 
-    if format_ not in FORMATS:
-        raise unknown("format for --format", format_, FORMATS)
-    if out and out.suffix != f".{format_}":
-        raise AblateError(f"--out = {out}: a {format_} file ends in .{format_}; see --format")
+    format_ = _format(format_, out)
     look = Look(inches(width) if width else None, style and _style(style))
     with store.open(db) as database:
         study = name_of(study, database)
@@ -77,7 +83,7 @@ def figure(
     if name not in titles:
         raise unknown("figure", name, titles, study)
     file = out or Path(f"{file_name(study)}-{name}.{format_}")
-    with looking(look), writing(file):
+    with looking(look), writing(file), _drawing(style):
         save(figure_set.axes(name).figure.figure, file.with_suffix(""), [format_])
     console().print(str(file), markup=False, soft_wrap=True)
 
@@ -107,11 +113,73 @@ def inches(text: str) -> float:
     return value
 
 
+def _format(given: str, out: Path | None) -> str:
+    """Return the format of a figure, by --format or the ending of --out.
+
+    Raises:
+        AblateError: It is unknown, or both say different formats.
+    """
+    if given and given not in FORMATS:
+        raise unknown("format for --format", given, FORMATS)
+    if out is None:
+        return given or FORMATS[0]
+    ending = out.suffix.removeprefix(".")
+    if ending not in FORMATS:
+        raise AblateError(
+            f"--out = {out}: unknown ending {out.suffix!r}. Choices:"
+            f" {', '.join(f'.{one}' for one in FORMATS)}."
+        )
+    if given and given != ending:
+        raise AblateError(f"--out = {out} and --format = {given}: two formats; keep one of them")
+    return ending
+
+
+@contextmanager
+def _drawing(style: Path | None) -> Iterator[None]:
+    """Say each font that matplotlib does not find once, and whose fault a failure is.
+
+    Raises:
+        AblateError: matplotlib cannot draw with the user's style.
+    """
+    try:
+        with _logged("matplotlib.font_manager") as messages:
+            yield
+    except (AblateError, OSError):
+        raise
+    except Exception as error:  # of a style, matplotlib raises whatever the setting leads to
+        if style is None:
+            raise
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise AblateError(
+            f"--style = {style}: matplotlib cannot draw with it: {text:.200}"
+        ) from None
+    for message in messages:
+        if "not found" in message:  # that a font has no bold letters is no news
+            echo(f"Warning: {message.removeprefix('findfont: ')}", error=True)
+
+
+@contextmanager
+def _logged(name: str) -> Iterator[dict[str, None]]:
+    """Collect what a logger would print, each message once."""
+    logger, messages = logging.getLogger(name), dict[str, None]()
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.WARNING:
+            messages[record.getMessage()] = None
+        return False
+
+    logger.addFilter(keep)
+    try:
+        yield messages
+    finally:
+        logger.removeFilter(keep)
+
+
 def _style(file: Path) -> Path:
     """Return a style file that matplotlib can read.
 
     Raises:
-        AblateError: It cannot be read, or has a setting that matplotlib does not know.
+        AblateError: It cannot be read, or has a setting or a value that matplotlib does not know.
     """
     import matplotlib as mpl
 
@@ -125,4 +193,8 @@ def _style(file: Path) -> Path:
         raise AblateError(f"--style = {file}: {getattr(error, 'strerror', error)}") from None
     if unknown_to_it:
         raise AblateError(f"--style = {file}: matplotlib has no setting {unknown_to_it[0]!r}")
+    with _logged("matplotlib") as messages:
+        mpl.rc_params_from_file(file, use_default_template=False)
+    if messages:
+        raise AblateError(f"--style = {file}: {next(iter(messages)).rpartition('): ')[2]}")
     return file.absolute()

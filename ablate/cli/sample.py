@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,11 +27,13 @@ def sample(
         ),
     ] = "",
     tokens: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=0, help="Largest number of tokens to add; fewer if the document ends."
+        int | None,
+        option(
+            "Largest number of tokens to add, by default 100; fewer if the document ends.",
+            metavar="N",
+            min=0,
         ),
-    ] = 100,
+    ] = None,
     temperature: Annotated[
         float | None,
         option(
@@ -44,11 +46,13 @@ def sample(
         int | None, option("Choose among the N likeliest tokens.", metavar="N", min=1)
     ] = None,
     seed: Annotated[
-        int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Seed of the random choices.")
-    ] = 0,
+        int | None,
+        option("Seed of the random choices, by default 0.", metavar="N", min=0, max=2**63 - 1),
+    ] = None,
     beam: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Width of the beam search for a target.")
-    ] = 1,
+        int | None,
+        option("Width of the beam search for a target, by default 1.", metavar="N", min=1),
+    ] = None,
     db: Db = None,
 ) -> None:
     """Continue a text with a trained model, fill in each [MASK], or decode a target.
@@ -56,10 +60,17 @@ def sample(
     The study of a run must keep weights: keep = "final" in the table run of the study file.
     """
     from ablate.trained import load_model
+    from ablate.trained.sample import check_options
     from ablate.trained.sample import sample as write
 
     loaded = load_model(model, db)
-    made = write(
-        loaded, text, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed, beam=beam
-    )
+    given: dict[str, Any] = {
+        "tokens": tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "seed": seed,
+        "beam": beam,
+    }
+    check_options(loaded, {f"--{name.replace('_', '-')}": one for name, one in given.items()})
+    made = write(loaded, text, **given)
     deliver(f"{made}\n")

@@ -60,6 +60,18 @@ class Factor:
         """Names of the levels; the first is the baseline."""
         return list(_LEVELS[self.name])
 
+    @property
+    def offered(self) -> list[str]:
+        """Names of the levels that a study may choose: of `method`, those that fine-tune."""
+        return [one.name for one in self.levels if getattr(one, "finetunes", True)]
+
+    @property
+    def needed(self) -> str:
+        """What `needs` says, as a study file writes it."""
+        return ", or ".join(
+            f"{other} = {' or '.join(map(repr, levels))}" for other, levels in self.needs.items()
+        )
+
     def __getitem__(self, level: str) -> Any:
         """Return the component that is called `level`, a canonical name."""
         return _LEVELS[self.name][level]
@@ -80,7 +92,7 @@ class Factor:
             if value in component.aliases:
                 name: str = component.name
                 return name
-        raise unknown(f"{self.name} level", value, self.names)
+        raise unknown(f"{self.name} level", value, self.offered)
 
     def _switched(self, on: bool) -> str:
         off = [name for name in self.names if name in OFF]

@@ -172,6 +172,12 @@ class LoRA(Method):
                 f" {config.mixer!r} with qkv = {config.qkv!r} does not have; use method = 'adapter'"
             )
 
+        if config.lora_rank > config.d_model:
+            raise AblateError(
+                f"lora_rank = {config.lora_rank}: the matrices have a rank of d_model ="
+                f" {config.d_model} at most; give 1 to {config.d_model}"
+            )
+
     def added(self, config: Config) -> int:
         """See `Method.added`: two matrices for queries, two for values."""
         c, d_head = config.d_model, config.d_head

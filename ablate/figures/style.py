@@ -118,6 +118,7 @@ def theme() -> Iterator[None]:
             mpl.rcParams.update(_RC)  # type: ignore[arg-type]  # its keys are literals
             if file := _look.get().style:
                 plt.style.use(file)
+                mpl.rcParams["savefig.bbox"] = None  # "tight" would change the width
             yield
 
 

@@ -124,6 +124,12 @@ def find(spec: str, root: Path) -> ImageSet:
     return _facts(str(path))
 
 
+def is_folder(spec: str, root: Path) -> bool:
+    """Return whether `spec` is a folder of folders with image files."""
+    path = sources.absolute(spec, root)
+    return path.is_dir() and any(_images_in(folder) for folder in _folders(path))
+
+
 def load(config: RunConfig, locations: Mapping[str, str]) -> Images:
     """Return the images of a run.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.code import Code
+from ablate.components import CATALOGUE
 from ablate.errors import AblateError, UnlocatedError
 from ablate.kinds import Run
 from ablate.plan.kinds import planning_of
@@ -130,6 +131,9 @@ def check_levels(study: Study, cells: tuple[Cell, ...], too_long: tuple[Cell, ..
             if level not in reached:
                 location = source.where("factors", factor, level)
                 why = "it has no effect with the other levels, or is excluded"
+                if not reached and factor in CATALOGUE and CATALOGUE[factor].needs:
+                    why = f"it needs {CATALOGUE[factor].needed}"
+                    why += ", or is excluded" if study.exclude else ""
                 raise AblateError(
                     f"{location}: level {level!r} of {factor} occurs in no cell: {why}"
                 )

@@ -74,14 +74,11 @@ def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str
     """Yield complaints about keys that change no run."""
     for name in study.base:
         if not any(meaningful(name, dict(cell.config)) for cell in cells):
-            needs = ", or ".join(
-                f"{other} = {' or '.join(map(repr, levels))}"
-                for other, levels in CATALOGUE[name].needs.items()
-            )
             tables = {group: table for table, group in OF_TABLE.items()}
             table = tables.get(CATALOGUE[name].group, "base")
             yield (
-                f"{source.where(table, name)}: {name} has no effect in any cell: it needs {needs}"
+                f"{source.where(table, name)}: {name} has no effect in any cell: it needs"
+                f" {CATALOGUE[name].needed}"
             )
     yield from _idle_evaluation(study, cells, source)
 

@@ -27,12 +27,13 @@ class FinetuneResolver(TransformerResolver):
     """Resolves the cells of a study that fine-tunes; each file of a task is read once."""
 
     _tasks: dict[str, LabelledTexts] = field(default_factory=dict)
+    _repeating: dict[str, None] = field(default_factory=dict)  # said of batches of few texts
 
     @property
     def about(self) -> tuple[str, ...]:
-        """How many texts the tasks have."""
+        """How many texts the tasks have, and which batches are larger than what they train on."""
         files = ((Path(name).name, texts) for name, texts in self._tasks.items())
-        return (*super().about, *(_sides(name, texts) for name, texts in files))
+        return (*super().about, *(_sides(name, texts) for name, texts in files), *self._repeating)
 
     def fields(self, chosen: dict[str, str]) -> Fields:
         """See `TransformerResolver.fields`; a task's file is known by its hash."""
@@ -65,6 +66,9 @@ class FinetuneResolver(TransformerResolver):
         else:
             there = int(self._texts_of(config.task).fitted.sum())
         labels.check_number(config.labels, there, config.n_class)
+        if config.finetune_batch > (n := config.labels or there):
+            text = f"A step of finetune_batch = {config.finetune_batch:,} texts reads some of the"
+            self._repeating[f"{text} {n:,} that it trains on more than once"] = None
         if config.tokenizer == "tokens":
             raise AblateError(
                 "tokenizer = 'tokens' cannot encode the texts of a task; give the tokenizer.json"

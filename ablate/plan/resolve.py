@@ -279,6 +279,11 @@ def _steps(config: RunConfig, budget: str, amount: float) -> int:
         "flops": lambda: amount / (3 * measure(config, "flops")),
     }[budget]()
     steps = round(tokens / config.batch_tokens)
+    if amount == 0 and not config.part("start").given:
+        raise AblateError(
+            f"{budget} = 0: start = {config.start!r} has random weights, which are trained first;"
+            f" give {budget} above 0"
+        )
     if steps < 1 and not (amount == 0 and config.part("start").given):
         raise AblateError(
             f"{budget} = {amount:g} is less than one step of batch_tokens = {config.batch_tokens};"

@@ -45,6 +45,11 @@ class Starts:
                 f"n_layer = {named['n_layer']}: the given weights have n_layer = {n_layer}; leave"
                 " blocks out with drop_blocks"
             )
+        if n_layer and len(named.get("drop_blocks", ())) >= n_layer:
+            raise AblateError(
+                f"drop_blocks = {list(named['drop_blocks'])}: the given weights have n_layer ="
+                f" {n_layer}, and at least one block has to be left"
+            )
         n_ctx = named.get("n_ctx", given.fields["n_ctx"])
         default = RunConfig.model_fields["batch_tokens"].default
         return {

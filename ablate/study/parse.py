@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ablate import metrics, outside
 from ablate.code import Code
 from ablate.components import CATALOGUE
-from ablate.errors import AblateError, unknown
+from ablate.errors import AblateError, unknown, written
 from ablate.evaluation import CHANCE, FILLED_IN, LABELLED, Evaluation
 from ablate.study import command as commands
 from ablate.study import imported, ray, slurm, tables
@@ -200,6 +200,12 @@ def _command(source: Source, file: StudyFile) -> tuple[Command | None, str]:
                 f"{source.where('match')}: [match] solves a width, which given weights"
                 f" ({source.where('start')}) decide; remove it, or match flops by steps"
             )
+        if file.finetune is not None and file.run.get("devices_per_run", 1) != 1:
+            raise AblateError(
+                f"{source.where('run', 'devices_per_run')}: run.devices_per_run ="
+                f" {written(file.run['devices_per_run']):.80}: several devices train transformers"
+                f" only, and none with [finetune] ({source.where('finetune')}); remove it"
+            )
         if file.finetune is not None and file.run:
             raise AblateError(
                 f"{source.where('run')}: [run] has no effect beside [finetune]: the weights of"
@@ -208,14 +214,14 @@ def _command(source: Source, file: StudyFile) -> tuple[Command | None, str]:
         return None, ""
     table = "command" if file.command is not None else "imported"
     of_imported = (("tune", "[tune]"), ("base", "[base]"), ("command", "[command]"))
-    for key, written in (
+    for key, shown in (
         *(("eval", "[eval]"), ("data", "[data]"), ("match", "[match]"), ("use", "use")),
         *(("run", "[run]"), ("finetune", "[finetune]"), ("start", "[start]")),
         *(of_imported if file.imported is not None else ()),
     ):
         if getattr(file, key):
             raise AblateError(
-                f"{source.where(key)}: {written} has no effect beside [{table}]"
+                f"{source.where(key)}: {shown} has no effect beside [{table}]"
                 f" ({source.where(table)}), whose runs are not ablate's own; remove it"
             )
     if file.command is None:
@@ -277,10 +283,11 @@ def _of_table(
             fields[own[key]] = names.value(own[key], value)
     for name in _NEEDED[table]:
         if not any(name in keys for keys in (fields, base, *varied.values())):
-            what = CATALOGUE[name].meaning
-            choices = f": {', '.join(CATALOGUE[name].names[1:])}" if CATALOGUE[name].choice else ""
+            row = CATALOGUE[name]
+            choices = f". Choices: {', '.join(row.offered)}." if row.choice else ""
             raise AblateError(
-                f"{source.where(table)}: {called.get(name, name)} is missing: {what}{choices}"
+                f"{source.where(table)}: {table}.{called.get(name, name)} is missing:"
+                f" {row.meaning.rstrip('.')}{choices}"
             )
     return fields
 
@@ -458,7 +465,7 @@ def _evaluation(source: Source, raw: Mapping[str, Any], images: bool) -> Evaluat
     for key in ("tokens", "final_tokens", "points"):
         if key in raw:
             with located(source, "eval", key):
-                raw[key] = number(key, raw[key])
+                raw[key] = number(f"eval.{key}", raw[key])
     keys = [key for key in Evaluation.model_fields if key not in FILLED_IN]
     for key in raw:
         if key not in keys:
@@ -481,7 +488,7 @@ def _evaluation(source: Source, raw: Mapping[str, Any], images: bool) -> Evaluat
         raise AblateError(f"{source.where('eval', 'downstream', LABELLED)}: {_UNLABELLED}")
     for key, values, low, high in (
         ("lengths", evaluation.lengths, 0, 64),
-        ("probe", evaluation.probe.ratio, 0, 1),
+        ("probe.ratio", evaluation.probe.ratio, 0, 1),
         ("beams", evaluation.beams, 0, 64),
     ):
         if (
@@ -490,8 +497,8 @@ def _evaluation(source: Source, raw: Mapping[str, Any], images: bool) -> Evaluat
             or not all(low < value <= high for value in values)
         ):
             raise AblateError(
-                f"{source.where('eval', key)}: {key}: expected different numbers above {low} and up"
-                f" to {high}"
+                f"{source.where('eval', *key.split('.'))}: eval.{key} = {list(values)!s:.80}:"
+                f" different numbers above {low} and up to {high} are wanted"
             )
     return evaluation
 

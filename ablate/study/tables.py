@@ -179,6 +179,11 @@ def validated(
             message = (
                 f"{field.description.partition(';')[0]} are allowed, a letter, digit or _ first"
             )
+        if first["type"] == "too_short":
+            least = first["ctx"]["min_length"]
+            message = f"at least {least} {'entry is' if least == 1 else 'entries are'} wanted"
+        if first["type"] == "value_error":
+            message = message.removeprefix("value error, ")
         if first["type"] == "missing":
             meaning = (
                 f": {field.description}" if field and field.description else ", or an entry of it"

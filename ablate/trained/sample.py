@@ -4,7 +4,7 @@ one of corrupted text restores it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -23,11 +23,11 @@ def sample(
     model: Model,
     text: str,
     *,
-    tokens: int = 100,
+    tokens: int | None = None,
     temperature: float | None = None,
     top_k: int | None = None,
-    seed: int = 0,
-    beam: int = 1,
+    seed: int | None = None,
+    beam: int | None = None,
 ) -> str:
     """Return a text continued by a causal model, with its masks filled by a masked one, restored by
     one that was trained on corrupted text, or the target that a model of pairs, or an
@@ -41,27 +41,25 @@ def sample(
         model: The model.
         text: The text to continue, or a text with `MASK` for each token that is hidden; "" begins a
             document.
-        tokens: Largest number of tokens to add; a masked model adds none, and a target of a pair
-            is as long as its row allows.
+        tokens: Largest number of tokens to add, by default 100; a masked model adds none, and a
+            target of a pair is as long as its row allows.
         temperature: Divides the logits; 0 takes the likeliest token. By default 1 for a causal
             model, 0 for a masked one.
         top_k: Number of likeliest tokens to choose among; None for all.
-        seed: Seed of the random choices: equal arguments give equal text.
-        beam: For a target, the number of hypotheses that are kept; 1 is greedy.
+        seed: Seed of the random choices, by default 0: equal arguments give equal text.
+        beam: For a target, the number of hypotheses that are kept; by default 1, which is greedy.
 
     Raises:
         AblateError: A causal model gets a mask, a masked one gets none or more text than n_ctx
-            tokens, the model was trained on images, or the tokenizer cannot encode the text.
+            tokens, the model was trained on images, an argument has no effect with the model, or
+            the tokenizer cannot encode the text.
     """
-    model.check_reads_text("sample")
+    asked: dict[str, float | None] = {"tokens": tokens, "temperature": temperature, "top_k": top_k}
+    check_options(model, asked | {"seed": seed, "beam": beam})
+    tokens, beam = 100 if tokens is None else tokens, 1 if beam is None else beam
     special = model.tokenizer.special
     objective = model.config.part("objective")
     if objective.has_source or special.target is not None:
-        if temperature is not None or top_k is not None:
-            raise AblateError(
-                "this model decodes a target without random choices: use beam instead"
-                " of temperature and top_k"
-            )
         if objective.corrupts and special.target is None:
             return _restored(model, text, beam)
         return _target(model, text, beam, tokens)
@@ -70,7 +68,7 @@ def sample(
         temperature = 0.0 if masked else 1.0
     if not 0 <= temperature < float("inf"):
         raise AblateError(f"temperature = {temperature:g}: a number of at least 0 is wanted")
-    choice = _Choice(temperature, top_k, torch.Generator().manual_seed(seed))
+    choice = _Choice(temperature, top_k, torch.Generator().manual_seed(seed or 0))
     if not masked and MASK in text:
         raise AblateError(
             f"this model is causal: remove {MASK}; a causal model only continues a text"
@@ -78,6 +76,35 @@ def sample(
     given = model.tokenizer.encode(text)
     made = _fill(model, given, choice) if masked else _continue(model, given, tokens, choice)
     return model.tokenizer.decode(made)
+
+
+def check_options(model: Model, given: Mapping[str, float | None]) -> None:
+    """Refuse options that have no effect with a model.
+
+    Args:
+        model: The model.
+        given: An argument of `sample`, or its option on the command line → its value; None is not
+            given.
+
+    Raises:
+        AblateError: The first of them, or the model reads images.
+    """
+    model.check_reads_text("sample")
+    of_folder = model.tokenizer.special.target is not None
+    if model.config.part("objective").has_source or of_folder:
+        what, read = "decodes a target without random choices", ["beam"]
+        read += ["tokens"] * of_folder
+    elif model.tokenizer.mask is not None:
+        what, read = f"is masked, and fills each {MASK}", ["temperature", "top_k", "seed"]
+    else:
+        what, read = "is causal, and continues a text", ["tokens", "temperature", "top_k", "seed"]
+    for name, value in given.items():
+        if value is not None and name.removeprefix("--").replace("-", "_") not in read:
+            dashes = "--" if name.startswith("--") else ""
+            known = [f"{dashes}{one.replace('_', '-') if dashes else one}" for one in read]
+            raise AblateError(
+                f"{name} = {value:g} has no effect: this model {what}. Choices: {', '.join(known)}."
+            )
 
 
 class _Choice:
