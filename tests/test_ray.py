@@ -74,15 +74,15 @@ def test_the_runs_of_a_lost_node_and_of_a_stopped_launcher_are_trained(
     node = ray_nodes.add()
     first = begin(tmp_path, ray_nodes, "stub.toml")
     try:
-        wait_for(lambda: len(rows(path, "SELECT DISTINCT run_id FROM metric")) == 2, 60)
+        wait_for(lambda: len(rows(path, "SELECT DISTINCT run_id FROM metric")) == 2, 240)
         ray_nodes.kill(node)
         lost = "SELECT status FROM attempt WHERE error LIKE 'its node % was lost'"
-        wait_for(lambda: rows(path, lost), 30)
+        wait_for(lambda: rows(path, lost), 120)
         assert rows(path, lost) == [("stopped",)], "a lost node is no lost try"
         first.send_signal(signal.SIGINT)
-        assert first.wait(30) == 130, (tmp_path / "out").read_text()
+        assert first.wait(120) == 130, (tmp_path / "out").read_text()
         monkeypatch.setenv("STUB_DELAY", "0")
-        assert begin(tmp_path, ray_nodes, "stub.toml").wait(60) == 0
+        assert begin(tmp_path, ray_nodes, "stub.toml").wait(240) == 0
     finally:
         first.kill()
     check(tmp_path, study)
@@ -102,7 +102,7 @@ def test_a_script_runs_where_and_as_the_launcher_was_started(
         "print(json.dumps({'step': 1, 'score': score}))\n"
     )
     Path("own.toml").write_text(SCRIPT.format(table=""))
-    assert begin(tmp_path, ray_nodes, "own.toml").wait(60) == 0, Path("out").read_text()
+    assert begin(tmp_path, ray_nodes, "own.toml").wait(240) == 0, Path("out").read_text()
     finals = "SELECT value FROM final WHERE name = 'score' ORDER BY value"
     assert rows(tmp_path / "far.db", finals) == [(2.5,), (3.0,)]
 
@@ -113,11 +113,12 @@ def test_a_gpu_that_a_worker_does_not_find_is_named(ray_nodes: Cluster, tmp_path
     (tmp_path / "train.py").touch()
     (tmp_path / "own.toml").write_text(SCRIPT.format(table="gpus = 0.25"))
     try:
-        assert begin(tmp_path, ray_nodes, "own.toml").wait(60) == 2
+        assert begin(tmp_path, ray_nodes, "own.toml").wait(240) == 2
     finally:
         ray_nodes.kill(node)
-    said = (tmp_path / "out").read_text()
-    assert said.count("\n") == 1 and "no GPU of NVIDIA" in said
+    said = (tmp_path / "out").read_text().splitlines()  # with lines of Ray's own
+    (error,) = (line for line in said if line.startswith("ablate: "))
+    assert "no GPU of NVIDIA" in error and not any("Traceback" in line for line in said)
     assert not (tmp_path / "far.db").exists()
 
 
