@@ -18,6 +18,7 @@ import pandas as pd
 
 from ablate import metrics, results, stats, tune
 from ablate.analysis.records import Measured
+from ablate.components import CATALOGUE
 from ablate.stats import selection
 from ablate.store.records import FAILED
 from ablate.study import split_seed
@@ -150,7 +151,9 @@ def near_unigram(finals: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """
     left_out = set(finals.loc[(finals["name"] == "epochs") & (finals["value"] == 0), "run"])
     if "start" in runs:
-        left_out |= set(runs.loc[runs["start"] == "given", "run"])
+        row = CATALOGUE["start"]
+        given = [name for name in row.names if row[name].given]
+        left_out |= set(runs.loc[runs["start"].isin(given), "run"])
     both = finals[finals["name"].isin(["loss", "unigram_loss"]) & ~finals["run"].isin(left_out)]
     runs = both.pivot_table(index=["cell", "seed"], columns="name", values="value")
     runs = runs.reindex(columns=["loss", "unigram_loss"]).dropna().reset_index()
