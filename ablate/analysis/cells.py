@@ -153,17 +153,11 @@ def lengths(data: StudyData) -> Iterator[records.LengthChange]:
     for cell, where in named_cells(data).items():
         if cell in losses.index:
             changed = (losses[longest] - losses[1.0]).loc[cell]
-            crossed = split(changed.index) if data.crossed else None
-            change = stats.paired(changed.to_numpy(float), crossed=crossed)
             yield records.LengthChange(
                 **where,
                 factor=float(longest),
                 defined=cell in defined,
-                n=change.n,
-                lost=change.lost,
-                mean=change.mean,
-                lo=change.lo,
-                hi=change.hi,
+                **_over_seeds(data, changed),
             )
 
 
@@ -176,18 +170,16 @@ def length_errors(data: StudyData) -> Iterator[records.LengthError]:
         bins = sorted(of_cell["at"].unique())  # other texts may have others
         if len(bins) > 1:
             changed = rates[bins[-1]] - rates[bins[0]]
-            crossed = split(changed.index) if data.crossed else None
-            change = stats.paired(changed.to_numpy(float), crossed=crossed)
             yield records.LengthError(
-                **where,
-                short=int(bins[1]) - 1,
-                long=int(bins[-1]),
-                n=change.n,
-                lost=change.lost,
-                mean=change.mean,
-                lo=change.lo,
-                hi=change.hi,
+                **where, short=int(bins[1]) - 1, long=int(bins[-1]), **_over_seeds(data, changed)
             )
+
+
+def _over_seeds(data: StudyData, changed: pd.Series) -> dict[str, Any]:
+    """Return the mean of a change, by seed, with its interval, as fields of a record."""
+    crossed = split(changed.index) if data.crossed else None
+    change = stats.paired(changed.to_numpy(float), crossed=crossed)
+    return {name: getattr(change, name) for name in ("n", "lost", "mean", "lo", "hi")}
 
 
 def probes(data: StudyData) -> Iterator[records.ProbeLoss]:

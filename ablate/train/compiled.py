@@ -122,17 +122,17 @@ class CompiledStep:
             return
         recompute = self.step.model.recompute
         if wanted == "auto":
-            products = self._products * steps
+            products, compiled = self._products * steps, compiles(self.step.config)
             if not self._eager_pace:
                 self._capture(
-                    possible("whole", recompute) if products > LONG and self._compiles else "eager"
+                    possible("whole", recompute) if products > LONG and compiled else "eager"
                 )
             self.seconds += self._eager_pace * steps
             self.products += products
             first = not CompiledStep.compiler_begun
             wanted = (
                 worthwhile(self.seconds, self.mode, self.products, shared=shared, first=first)
-                if self._compiles
+                if compiled
                 else self.mode
             )
             wanted = ranks.agree(wanted)  # a captured step waits for the other ranks
@@ -162,17 +162,16 @@ class CompiledStep:
             self._eager_pace = MODES[self.mode].eager(self.pace, self._products)
 
     def _capture_alone_if_need_be(self) -> None:
-        """Capture the step; without memory for it, drop the other steps of the cache first."""
+        """Capture the step; without memory for it, drop the other steps of the cache first.
+
+        Of several ranks none tries again: the others wait for it in the step that it left.
+        """
         try:
             return capture(self.step)
         except torch.OutOfMemoryError:
-            if not _drop_others(self):
+            if ranks.count() > 1 or not _drop_others(self):
                 raise
         return capture(self.step)  # here the error, which holds tensors, is gone
-
-    @property
-    def _compiles(self) -> bool:
-        return compiles(self.step.config)
 
     @property
     def _products(self) -> float:

@@ -1,9 +1,9 @@
 """The ranks of a run: processes that train it together, each on a device of its own.
 
 Every rank has the whole model. It computes losses and gradients of its rows of each batch; these
-are added up over the ranks, so that all make the same update. Rank 0 decides what is done next, and
-alone evaluates, writes checkpoints and emits events. A process that has joined no group is rank 0
-of 1.
+are added up over the ranks, so that all make the same update. Evaluations are shared too. Rank 0
+decides what is done next, and alone writes checkpoints and emits events. A process that has joined
+no group is rank 0 of 1.
 
 `torch.nn.parallel.DistributedDataParallel` reduces gradients in buckets during the backward pass.
 Here they are in one buffer already (`ablate.train.optimiser`), which is reduced once a step, after
