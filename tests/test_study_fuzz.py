@@ -138,7 +138,7 @@ EXPLOSIONS = {
         PLAIN + TUNED + "points = 100\nseeds = 1000",
         "2 groups × 100 rates × 1,000 seeds to tune; more than",
     ),
-    "nested tables": (PLAIN + "[eval]\npoints" + ".a" * 2000 + " = 1", "line 9: points = "),
+    "nested tables": (PLAIN + "[eval]\npoints" + ".a" * 2000 + " = 1", "line 9: eval.points = "),
     "many numbers": (PLAIN + "lr = [\n" + "1.5e-3, " * 200 + "2]", "is listed twice"),
     "more nested lists": (PLAIN + "lr = " + "[" * 90_000, "not valid TOML"),
     "a number of 30,000 digits": (PLAIN + "lr = [1, 0x" + "f" * 30_000 + "]", "line 9: lr = "),
