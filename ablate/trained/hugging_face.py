@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -282,6 +283,11 @@ def _compare(ours: Any, config: RunConfig, theirs: Any, length: int, outcome: st
     found = logits(theirs, tokens, source)
     worst = float((found - expected).abs().max() / expected.abs().max())
     if not worst < CLOSE:
+        # weights that amplify rounding errors do so in the model of the library, too
+        exact = logits(copy.deepcopy(theirs).double(), tokens, source)
+        rounding = float((found - exact).abs().max() / expected.abs().max())
+        if worst < 10 * rounding < 1000 * CLOSE:
+            return
         raise AblateError(
             f"transformers {library().__version__} computes different logits for this model, by up"
             f" to {worst:.2g} of the largest logit: {outcome}"
