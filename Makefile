@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
+SITE = $(VENV)/.site
 
-.PHONY: demo test soak docs lint clean
+.PHONY: demo test soak docs site lint clean
 
 demo: $(READY)
 	$(BIN)/ablate run studies/quickstart.toml
@@ -19,6 +20,9 @@ soak: $(READY)
 docs: $(READY)
 	$(BIN)/python docs/generate.py
 
+site: $(SITE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # build/site/index.html; broken links fail
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -31,4 +35,8 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "ablate needs Python 3.11 or newer; give one as make PYTHON=..."'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(SITE): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	touch $@

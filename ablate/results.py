@@ -332,7 +332,21 @@ def _with_arms(frame: pd.DataFrame, study: str, db: Database) -> pd.DataFrame:
 
 
 def pairs(study: str, db: Source = None) -> pd.DataFrame:
-    """Return each run of a contrast with its baseline's run of the same seed: view `pairs`."""
+    """Return each run of a contrast with its baseline's run of the same seed: view `pairs`.
+
+    Args:
+        study: Name of the study.
+        db: See `load`.
+
+    Returns:
+        The columns of the view `pairs`, a row for each contrast and seed: the contrast (family,
+        factor, level, cell, baseline), the seed, the metric of both runs in its own unit (value,
+        baseline_value), their difference, level minus baseline, and the status of both. A pair
+        counts if both are "complete".
+
+    Raises:
+        AblateError: There is no such study.
+    """
     opened = database(db)
     row = _study(opened, study)
     return _frame(rows.pairs(opened, row.name))
@@ -340,6 +354,10 @@ def pairs(study: str, db: Source = None) -> pd.DataFrame:
 
 def decisions(study: str, db: Source = None) -> pd.DataFrame:
     """Return what the study decided while running.
+
+    Args:
+        study: Name of the study.
+        db: See `load`.
 
     Returns:
         Columns cell, name ("lr" or "seeds"), value, and evidence, a dictionary (see `ablate.tune`).
@@ -353,6 +371,10 @@ def decisions(study: str, db: Source = None) -> pd.DataFrame:
 
 def attempts(study: str, db: Source = None) -> pd.DataFrame:
     """Return every attempt at the study's runs, a row for each cell and role of the run.
+
+    Args:
+        study: Name of the study.
+        db: See `load`.
 
     Returns:
         cell, run, seed, role, and the columns of the table `attempt`. `drop_duplicates("id")` keeps
@@ -373,7 +395,11 @@ def study(name: str, db: Source = None) -> StudyRow:
 
 
 def studies(db: Source = None) -> list[str]:
-    """Return the names of the studies in the database."""
+    """Return the names of the studies in the database.
+
+    Args:
+        db: See `load`.
+    """
     return list(known.studies(database(db)))
 
 

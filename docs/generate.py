@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pictures
+import reference
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -208,6 +210,13 @@ PARTS: dict[str, Callable[[], str]] = {
     "probe": lambda: keys(Probe),
     "data": lambda: keys(Reading),
     "formats": formats,
+    "commands": reference.commands,
+    "python": reference.python,
+    "statistics": reference.statistics,
+    **{
+        f"picture_{name}": lambda name=name, picture=picture: picture().markdown(name)
+        for name, picture in pictures.PICTURES.items()
+    },
 }
 _PART = re.compile(r"<!-- generated: (\w+) -->.*?<!-- end -->", re.DOTALL)
 
@@ -222,3 +231,5 @@ def filled(text: str) -> str:
 if __name__ == "__main__":
     for page in sorted(PAGES.glob("*.md")):
         page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
+    for name, picture in pictures.PICTURES.items():
+        pictures.save(name, picture())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import os
 import re
@@ -36,25 +36,23 @@ def page(name: str) -> str:
     return (DOCS / name).read_text(encoding="utf-8")
 
 
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def generator(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(DOCS)
+    return importlib.import_module("generate")
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_a_generated_part_is_up_to_date(path: Path) -> None:
+def test_a_generated_part_is_up_to_date(path: Path, generator: ModuleType) -> None:
     text = path.read_text(encoding="utf-8")
-    assert generator().filled(text) == text, f"{path.name} is out of date: make docs"
+    assert generator.filled(text) == text, f"{path.name} is out of date: make docs"
 
 
-def test_every_part_is_on_a_page() -> None:
+def test_every_part_is_on_a_page(generator: ModuleType) -> None:
     marks = re.findall(
         r"<!-- generated: (\w+) -->", "".join(path.read_text(encoding="utf-8") for path in PAGES)
     )
-    assert sorted(marks) == sorted(generator().PARTS)
+    assert sorted(marks) == sorted(generator.PARTS)
 
 
 def test_every_table_of_a_study_file_has_its_heading() -> None:

@@ -1,13 +1,18 @@
-"""The README tells the truth: its examples run as shown, and every command stands in it."""
+"""The README tells the truth: its examples run as shown, and every command stands in it.
+
+So does docs/tutorial.md, whose study shares all of its runs with that of the README.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +23,28 @@ from ablate.cli import app
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
 
 
-def examples() -> list[tuple[str, list[str]]]:
-    """The commands behind "$" in the README, each with the lines shown under it, in order."""
-    found: list[tuple[str, list[str]]] = []
-    for block in re.findall(r"```console\n(.*?)```", README, re.S):
+def examples(text: str) -> list[tuple[list[str], list[str]]]:
+    """The commands behind "$" on a page, each with the lines shown under it, in order."""
+    found: list[tuple[list[str], list[str]]] = []
+    for block in re.findall(r"```console\n(.*?)```", text, re.S):
         for line in block.splitlines():
             if line.startswith("$ "):
-                found.append((line[2:], []))
+                program, *arguments = shlex.split(line[2:])
+                assert program == "ablate"
+                found.append((arguments, []))
             elif line.strip():
                 found[-1][1].append(line)
     return found
+
+
+def check_lines(command: list[str], shown: list[str], printed: str) -> None:
+    """Every line that a page shows under a command is one that it prints."""
+    lines = {plain(line) for line in printed.splitlines()}
+    missing = [line for line in shown if plain(line) not in lines]
+    assert not missing, f"{command} did not print\n" + "\n".join(missing) + f"\nbut\n{printed}"
 
 
 def plain(line: str) -> str:
@@ -42,11 +57,9 @@ def test_the_examples_run_as_shown(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "studies", tmp_path / "studies")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "ABLATE_DB": "results/ablate.db"}
     ran = 0
-    for command, shown in examples():
-        program, *arguments = shlex.split(command)
-        assert program == "ablate"
+    for command, shown in examples(README):
         done = subprocess.run(
-            [sys.executable, "-m", "ablate", *arguments],
+            [sys.executable, "-m", "ablate", *command],
             cwd=tmp_path,
             env=environment,
             capture_output=True,
@@ -54,11 +67,7 @@ def test_the_examples_run_as_shown(tmp_path: Path) -> None:
             timeout=600,
         )
         assert done.returncode == 0, f"{command}\n{done.stderr}"
-        printed = {plain(line) for line in done.stdout.splitlines()}
-        missing = [line for line in shown if plain(line) not in printed]
-        assert not missing, (
-            f"{command} did not print\n" + "\n".join(missing) + f"\nbut\n{done.stdout}"
-        )
+        check_lines(command, shown, done.stdout)
         ran += 1
     assert ran >= 4
     code = re.search(r"```python\n(.*?)```", README, re.S)
@@ -70,6 +79,52 @@ def test_the_examples_run_as_shown(tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.returncode == 0
+    check_tutorial(tmp_path, environment)
+
+
+# Commands as a user gives them, but in one process, which imports torch and pandas once.
+IN_TURN = """
+import contextlib, io, json, sys
+from ablate.cli import main
+
+commands, code = json.load(sys.stdin)
+told = []
+for command in commands:
+    sys.argv, out = ["ablate", *command], io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            main()
+        except SystemExit as end:
+            assert not end.code, (command, end.code, out.getvalue())
+    told.append(out.getvalue())
+with contextlib.redirect_stdout(io.StringIO()):
+    exec(code, names := {})
+assert len(names["runs"]) == 15
+print(json.dumps(told))
+"""
+
+
+def check_tutorial(folder: Path, environment: dict[str, str]) -> None:
+    """The tutorial's commands after those of the README: nothing is left to be trained."""
+    commands = examples(TUTORIAL)
+    code = re.search(r"```python\n(.*?)```", TUTORIAL, re.S)
+    assert code and len(commands) >= 8
+    done = subprocess.run(
+        [sys.executable, "-c", IN_TURN],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        input=json.dumps([[command for command, _ in commands], code[1]]),
+        timeout=300,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    for (command, shown), printed in zip(commands, json.loads(done.stdout), strict=True):
+        check_lines(command, shown, printed)
+    assert (folder / "wiring-effects.pdf").read_bytes().startswith(b"%PDF")
+    written = (folder / "studies" / "wiring.toml").read_text()
+    file = re.search(r"```toml\n(.*?)```", TUTORIAL, re.S)
+    assert file and tomllib.loads(file[1]).items() <= tomllib.loads(written).items()
 
 
 def test_the_study_shown_is_the_file() -> None:

@@ -48,7 +48,12 @@ class Findings(Sequence[Finding]):
         return len(self.records)
 
     def of(self, cls: type[F], where: Callable[[F], bool] = lambda one: True) -> list[F]:
-        """Return the findings of a class for which `where` holds."""
+        """Return the findings of a class for which `where` holds.
+
+        Args:
+            cls: A class of `ablate.analysis.records`, such as `Contrast`.
+            where: Which of them to return.
+        """
         return [one for one in self.records if isinstance(one, cls) and where(one)]
 
     def frame(self, kind: str) -> pd.DataFrame:
@@ -70,6 +75,9 @@ def findings(study: str, db: results.Source = None) -> Findings:
     Args:
         study: Name of the study.
         db: See `ablate.load`.
+
+    Returns:
+        A sequence of typed records, in the order of the report; docs/database.md lists their kinds.
 
     Raises:
         AblateError: There is no such study.

@@ -128,7 +128,11 @@ class Counts:
         return Counts(*(n * value for value in self._values))
 
     def shared(self, n: int) -> Counts:
-        """Return the counts of the same weights applied to n vectors of a token."""
+        """Return the counts of the same weights applied to n vectors of a token.
+
+        Args:
+            n: Vectors; parameters are counted once, all else n times.
+        """
         return Counts(self.params, *(n * value for value in self._values[1:]))
 
     @property
@@ -195,6 +199,9 @@ class Component:
     def check(self, config: Config) -> None:
         """Raise an error for anything that this level cannot be combined with.
 
+        Args:
+            config: The run.
+
         Raises:
             AblateError: What contradicts what, and what to do instead.
         """
@@ -204,6 +211,9 @@ class Component:
 
         It is part of the run's key where it is not 0, so that a correction gives new keys to the
         runs that it concerns, and to no others.
+
+        Args:
+            config: The run.
         """
         return 0
 
@@ -213,11 +223,19 @@ class Component:
         None means that the component does not know: the whole model is then built once on torch's
         meta device and counted. By default a level without a module has no sizes, and one with a
         module does not know them.
+
+        Args:
+            config: The run.
+            width: As in `build`.
         """
         return None if self.module else Counts()
 
     def longest_context(self, config: Config) -> int | None:
-        """Return the number of tokens beyond which it is not defined; None without a limit."""
+        """Return the number of tokens beyond which it is not defined; None without a limit.
+
+        Args:
+            config: The run.
+        """
         return None
 
     def load(self) -> Any:

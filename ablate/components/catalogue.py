@@ -455,6 +455,9 @@ _PARTS: dict[str, list[tuple[str, dict[str, tuple[str, ...]]]]] = {}
 def factor(name: str) -> Factor:
     """Return the catalogue's row for `name`.
 
+    Args:
+        name: Such as "norm".
+
     Raises:
         AblateError: There is no such factor; the nearest name is given.
     """

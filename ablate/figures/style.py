@@ -92,7 +92,11 @@ _look: ContextVar[Look] = ContextVar("look", default=OURS)
 
 @contextmanager
 def looking(look: Look) -> Iterator[None]:
-    """Draw figures with this look until the end of the block."""
+    """Draw figures with this look until the end of the block.
+
+    Args:
+        look: Width and style file; what it does not set is the default.
+    """
     token = _look.set(look)
     try:
         yield
@@ -574,6 +578,11 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = KINDS) -> list[Path]
     """Save a figure as `stem`.svg, .pdf and .png, or some of them, and return the paths.
 
     The same figure gives the same bytes.
+
+    Args:
+        figure: The figure of an axes is `ax.figure`.
+        stem: Path without an ending.
+        kinds: "svg", "pdf" and "png", or some of them; PNG has 200 dots per inch.
     """
     files = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in kinds}
     with theme(), warnings.catch_warnings():

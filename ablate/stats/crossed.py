@@ -74,6 +74,10 @@ def components(values: npt.ArrayLike, *, confidence: float = 0.95) -> Components
             initialisation or data order with the most lost runs are left out until none is. With
             fewer than two of either, everything is NaN.
         confidence: of each interval.
+
+    Returns:
+        The variance, in the squared unit of the values, and the share of each component, with
+        intervals.
     """
     x = np.asarray(values, float)
     lost = int((~np.isfinite(x)).sum())

@@ -43,6 +43,10 @@ def failure_rates(failed: Flags, baseline: Flags, *, confidence: float = 0.95) -
         baseline: [n], of the same seeds. Pairs with a run that has not ended are left out by the
             caller.
         confidence: of the interval.
+
+    Returns:
+        Counts of failed runs and pairs, Wilson's interval of the level's rate, and the two-sided p
+        of equal rates.
     """
     a, b = np.asarray(failed, bool), np.asarray(baseline, bool)
     assert a.shape == b.shape and a.ndim == 1, (a.shape, b.shape)
@@ -85,6 +89,9 @@ def worst_rank(values: Values, baseline: Values, *, goal: Goal = "min") -> Worst
         baseline: [n], of the same seeds. Pairs with a run that has not ended are left out by the
             caller.
         goal: the better direction of the metric.
+
+    Returns:
+        Pairs in which the level is better and worse, their rank sums, and the two-sided p.
     """
     a, b = np.asarray(values, float), np.asarray(baseline, float)
     assert a.shape == b.shape and a.ndim == 1, (a.shape, b.shape)

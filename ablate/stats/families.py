@@ -85,6 +85,9 @@ def holm(p: Values) -> Floats:
 
     A NaN (a contrast that could not be tested) stays NaN and counts in the size of the family.
 
+    Args:
+        p: [M], of the contrasts of a family.
+
     >>> holm([0.01, 0.04, 0.03]).round(3).tolist()
     [0.03, 0.06, 0.06]
     """

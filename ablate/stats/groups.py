@@ -160,6 +160,10 @@ def group_association(groups: SeedGroups, measure: Values) -> Association:
     Args:
         groups: of an arm's losses.
         measure: [n], at the same positions; a value that is not finite takes no part.
+
+    Returns:
+        The means of both groups, the chance that a seed of the higher group has the larger measure,
+        and the two-sided p.
     """
     x = np.asarray(measure, float)
     parts = [x[list(one)] for one in groups.members]
@@ -190,6 +194,9 @@ def within_groups(values: Values, marked: Values, groups: Sequence[str]) -> Diff
         values: [n], finite.
         marked: [n], 1 or 0; both occur in every group.
         groups: [n], the group of each value.
+
+    Returns:
+        The difference in the unit of the values, its 95% interval and the two-sided p.
     """
     _, at, sizes = np.unique(list(groups), return_inverse=True, return_counts=True)
     y, x = (

@@ -39,6 +39,9 @@ def one_sample(
         threshold: The value to beat.
         goal: "min": the mean is to be below it; "max": above it.
         confidence: Of the two-sided interval of the mean.
+
+    Returns:
+        The mean, its interval and the one-sided p of a mean that is not beyond the threshold.
     """
     sample = np.asarray(values, float)
     sample = sample[np.isfinite(sample)]

@@ -204,6 +204,10 @@ def pair_correlation(a: Values, b: Values) -> float:
     """Return the Pearson correlation over whole pairs.
 
     NaN below three of them, and where an arm does not vary.
+
+    Args:
+        a: [n], one a seed.
+        b: [n], of the same seeds.
     """
     a, b = np.asarray(a, float), np.asarray(b, float)
     whole = np.isfinite(a) & np.isfinite(b)
@@ -239,6 +243,9 @@ def pairing(values: Values, baseline: Values, *, confidence: float = 0.95) -> Pa
         values: [n], one a seed.
         baseline: [n], of the same seeds.
         confidence: of both intervals.
+
+    Returns:
+        Both widths, in the unit of the values; `ratio` is below 1 where pairing pays.
     """
     a, b = np.asarray(values, float), np.asarray(baseline, float)
     whole = np.isfinite(a) & np.isfinite(b)
@@ -265,6 +272,13 @@ def unequal_spread(a: Values, b: Values) -> Spread:
     Equal variances make the sums and the differences of the pairs uncorrelated; p is that of their
     correlation (Pitman 1939, Morgan 1939). NaN below four whole pairs, and where an arm or the
     difference does not vary.
+
+    Args:
+        a: [n], one a seed.
+        b: [n], of the same seeds.
+
+    Returns:
+        The ratio of the standard deviations, a's over b's, and the two-sided p of equal ones.
     """
     a, b = np.asarray(a, float), np.asarray(b, float)
     whole = np.isfinite(a) & np.isfinite(b)
@@ -281,6 +295,9 @@ def sign_flip(differences: Values) -> float:
     possible value is 2/2^n, so fewer than six pairs never reach 0.05. Up to 40 pairs the patterns
     are counted (the sums of both halves are sorted and matched); beyond, the normal limit with
     variance Σd² is used. Lost pairs are left out; NaN without pairs.
+
+    Args:
+        differences: [n], one a seed.
     """
     d, _ = finite(differences)
     n, observed = len(d), abs(float(d.sum()))
@@ -347,6 +364,9 @@ def equivalence(
         pilot: as in `noise_of`.
         resolution: as in `noise_of`.
         crossed: as in `noise_of`.
+
+    Returns:
+        The larger of the two p values, the 1 − 2·alpha interval, and whether p is below alpha.
     """
     assert margin > 0, margin
     d, _ = finite(differences)
@@ -360,6 +380,14 @@ def wilson(k: int, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
     """Return the interval of Wilson (1927) for a rate of k in n, such as diverged seeds.
 
     (0, 1) when n is 0.
+
+    Args:
+        k: Seeds that diverged, or of what the rate is.
+        n: All seeds.
+        confidence: of the interval.
+
+    Returns:
+        Lower and upper end, shares from 0 to 1.
     """
     assert 0 <= k <= n, (k, n)
     if n == 0:

@@ -91,6 +91,9 @@ def outlying(values: Values) -> Outlying:
 
     Args:
         values: [n], one a seed: the losses of an arm or the differences of a contrast.
+
+    Returns:
+        The positions of the outlying values, the score of each value and the threshold.
     """
     x = np.asarray(values, float)
     there = np.flatnonzero(np.isfinite(x))
@@ -112,6 +115,13 @@ def unseen(n: int, *, confidence: float = 0.95) -> float:
     """Return the upper bound of the rate of bad seeds after none of n was bad.
 
     The exact "rule of three": the rate at which n good seeds have the chance 1 − confidence.
+
+    Args:
+        n: Seeds, none of which was bad.
+        confidence: of the bound.
+
+    Returns:
+        A share from 0 to 1.
 
     >>> round(unseen(8), 2), unseen(0)
     (0.31, 1.0)
