@@ -132,6 +132,7 @@ class RunConfig(BaseModel):
     precision: Choice = "float32"
     method: Choice = "none"
     pooling: Choice = "mean"
+    text_format: Choice = "plain"
     seed: int = Limits(0, ge=0, lt=1 << 31)
     init_seed: int | None = Limits(None, ge=0, lt=1 << 31)  # None: seed
     data_seed: int | None = Limits(None, ge=0, lt=1 << 31)  # None: seed

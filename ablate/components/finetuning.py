@@ -17,22 +17,29 @@ HU = "Hu et al. 2021, arXiv:2106.09685"
 GPT = "Radford et al. 2018 (GPT)"
 BERT = "Devlin et al. 2019, arXiv:1810.04805"
 
-TASK_FIELDS = (
+OF_TASK = (
     Field(
         "task",
         str,
         "",
-        "A CSV or TSV file with the columns text and label, or a task of a shipped corpus: novel"
-        " (austen), era (sotu).",
+        "A CSV, TSV or JSON lines file with the columns text and label, and text_pair for pairs, or"
+        " word and label; or a task of a shipped corpus: novel, same-novel, syllables (austen),"
+        " era, same-speech (sotu).",
     ),
     Field("task_hash", str, "", "SHA-256 of the task's file; filled in."),
     Field("n_class", int, 0, "Classes of the task; filled in."),
     Field("n_validation", int, 0, "Texts of the task's validation part; filled in."),
+    Field("n_texts", int, 1, "Texts of each example: 2 for a task of pairs; filled in."),
+    Field("n_examples", int, 0, "Examples of the task, at most; filled in."),
+    Field("unit", str, "text", "What has a label: text, or word of running text; filled in."),
     Field("labels", int, 0, "Number of labelled texts to train on; 0 for all.", GPT),
+)
+OF_TRAINING = (
     Field("finetune_steps", int, 200, "Optimiser steps on the task."),
     Field("finetune_lr", float, 1e-3, "Peak learning rate on the task."),
     Field("finetune_batch", int, 32, "Texts per step on the task."),
 )
+TASK_FIELDS = (*OF_TASK, *OF_TRAINING)
 
 
 class Method(Component):
@@ -44,6 +51,8 @@ class Method(Component):
         reads_blocks: Whether it changes the blocks of a transformer.
         trains: Which weights of the pre-trained model it trains: "all", "norms", or "" for none. It
             also trains the classifier and the modules that it adds.
+        embeds: Whether it trains the embeddings of tokens that `text_format` adds.
+        by_steps: Whether steps of the optimiser train it; else a learner is fitted to features.
     """
 
     factors = ("method",)
@@ -51,6 +60,8 @@ class Method(Component):
     starts: ClassVar[bool] = True
     reads_blocks: ClassVar[bool] = False
     trains: ClassVar[str] = ""
+    embeds: ClassVar[bool] = True
+    by_steps: ClassVar[bool] = True
     fields: ClassVar[tuple[Field, ...]] = TASK_FIELDS
 
     def check(self, config: Config) -> None:
@@ -61,7 +72,7 @@ class Method(Component):
                 raise AblateError(f"{name} = {value}: a whole number of {least} or more is wanted")
         if not self.finetunes:
             return
-        if not 0 < config.finetune_lr < float("inf"):
+        if self.by_steps and not 0 < config.finetune_lr < float("inf"):
             raise AblateError(f"finetune_lr = {config.finetune_lr}: a number above 0 is wanted")
         model, objective = config.part("architecture"), config.part("objective")
         if objective.pairs or not model.probed:
@@ -90,7 +101,8 @@ class Method(Component):
 
     def batch(self, config: Config) -> int:
         """Return the sequences of an optimiser step of a run with this level."""
-        n: int = config.finetune_batch if self.finetunes else config.batch_size
+        trained = self.finetunes and self.by_steps
+        n: int = config.finetune_batch if trained else config.batch_size
         return n
 
     def added(self, config: Config) -> int:
@@ -132,6 +144,8 @@ class Full(Method):
 @level("method", "head", source=BERT)
 class Head(Method):
     """The classifier alone, on the features of the pre-trained model."""
+
+    embeds = False
 
 
 @level("method", "adapter", source=HOULSBY)

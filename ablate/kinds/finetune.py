@@ -27,6 +27,7 @@ class Finetune(Transformer):
     def identity(self, fields: Fields) -> Mapping[str, Any]:
         """Return what `Transformer.identity` does; a task is known by the hash of its file."""
         content = dict(super().identity(fields))
+        content.pop("n_examples", None)
         if fields["task_hash"]:
             content.pop("task", None)
         if not configured(fields).part("method").starts:
@@ -58,7 +59,8 @@ class Finetune(Transformer):
         of = configured(run.fields).part("method")
         if not of.starts:
             return None
-        left_out = {"method", "pooling", "code", *(field.name for field in of.fields)}
+        on_task = {name for name, row in CATALOGUE.items() if row.group == "fine-tuning"}
+        left_out = {"code", *on_task}
         fields = {name: one for name, one in run.fields.items() if name not in left_out}
         return Run("transformer", Transformer().check(fields), run.seed)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate import metrics, sizes
+from ablate.components import CATALOGUE
 from ablate.errors import AblateError, unknown
 from ablate.evaluation import VALIDATION
 from ablate.kinds import Run, kind
@@ -17,7 +18,7 @@ from ablate.plan.model import Cell, Confound, Contrast, Plan, Resolved, Text, be
 from ablate.plan.resolve import TransformerResolver
 from ablate.study import Fields, Study
 from ablate.study.source import Source, located
-from ablate.text import labels, sources
+from ablate.text import sources, tasks, tokenizers
 from ablate.text.labels import LabelledTexts
 from ablate.units import listed
 
@@ -39,15 +40,33 @@ class FinetuneResolver(TransformerResolver):
         """See `TransformerResolver.fields`; a task's file is known by its hash."""
         fields = super().fields(chosen)
         name: str = fields["task"]
-        if name in labels.TASKS:
-            names = labels.LABELS[labels.TASKS[name]].names
-            return fields | {"n_class": len(names)}
+        if name in tasks.TASKS:
+            shipped = tasks.TASKS[name]
+            return fields | {
+                "n_class": len(shipped.names),
+                "n_texts": shipped.n_texts,
+                "n_examples": 2 * shipped.most * len(shipped.names),
+                "unit": shipped.unit,
+            }
         texts = self._texts_of(name)
         return fields | {
             "task_hash": texts.hash,
             "n_class": len(texts.names),
             "n_validation": int(texts.validation.sum()),
+            "n_texts": 2 if texts.seconds else 1,
+            "n_examples": len(texts.texts),
         }
+
+    def of_data(self, fields: Fields) -> Fields:
+        """See `TransformerResolver.of_data`: also which special tokens the tokenizer has."""
+        of_text = super().of_data(fields)
+        row = CATALOGUE["text_format"]
+        form = row[row.canonical(fields.get("text_format", row.names[0]))]
+        if not form.special:
+            return of_text
+        location = self.sources[of_text["tokenizer_hash"]]
+        ids = [tokenizers.special(location, form.spellings.get(one, ())) for one in form.special]
+        return of_text | {"special_ids": ids}
 
     def resolve(self, chosen: dict[str, str], baseline: Run | None) -> Resolved:
         """See `TransformerResolver.resolve`.
@@ -62,10 +81,10 @@ class FinetuneResolver(TransformerResolver):
                 f"method = {config.method!r} trains nothing on the task of [finetune]; remove it"
             )
         if not config.task_hash:
-            there = labels.EACH * config.n_class  # at most
+            there = config.n_examples // 2  # at most
         else:
             there = int(self._texts_of(config.task).fitted.sum())
-        labels.check_number(config.labels, there, config.n_class)
+        tasks.check_number(config.labels, there, config.n_class)
         if config.finetune_batch > (n := config.labels or there):
             text = f"A step of finetune_batch = {config.finetune_batch:,} texts reads some of the"
             self._repeating[f"{text} {n:,} that it trains on more than once"] = None
@@ -81,8 +100,8 @@ class FinetuneResolver(TransformerResolver):
             with located(Source(self.study.path, self.study.toml), "finetune", "task"):
                 path = sources.absolute(name, self.study.path.parent)
                 if not path.exists() and not path.suffix:
-                    raise unknown("task or file", name, labels.TASKS)
-                self._tasks[name] = found = labels.task(path)
+                    raise unknown("task or file", name, tasks.TASKS)
+                self._tasks[name] = found = tasks.task(path)
             self.sources[found.hash] = str(path)
         return self._tasks[name]
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ablate import draws
-from ablate.data.passages import Passages, chosen, task
+from ablate.data.passages import Passages
+from ablate.data.tasks import chosen, task
 from ablate.errors import AblateError
 from ablate.evaluation import VALIDATION, Evaluation
 from ablate.kinds import Context, Job, kind
