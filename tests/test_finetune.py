@@ -38,6 +38,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "tied": {"norm": "peri", "bias": "none", "tie_embeddings": "tied", "pooling": "last"},
     "bert": {"objective": "masked", "mlm_head_transform": "dense", "norm": "post"},
     "grouped": {"n_kv_head": 1, "norm_kind": "rmsnorm", "position": "learned"},
+    "gpt": {"text_format": "gpt", "special_ids": (-1, -1, -1), "n_texts": 2},
+    "pair": {
+        "text_format": "bert",
+        "special_ids": (-1, 3),
+        "objective": "masked",
+        "tie_embeddings": "tied",
+        "n_texts": 2,
+    },
 }
 ENCODES = {"architecture": "encoder-decoder", "objective": "denoise", "position": "t5"}
 ENCODERS: dict[str, dict[str, Any]] = {

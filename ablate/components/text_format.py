@@ -39,7 +39,7 @@ class TextFormat(Component):
     @property
     def special(self) -> tuple[str, ...]:
         """The special tokens, in the order of `special_ids`."""
-        named = (one for one in (*self.single, *self.pair) if one not in ("a", "b"))
+        named = (one for one in (*self.pair, *self.single) if one not in ("a", "b"))
         return tuple(dict.fromkeys(named))
 
     def check(self, config: Config) -> None:
