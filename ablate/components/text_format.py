@@ -122,7 +122,7 @@ class Plain(TextFormat):
 class Gpt(TextFormat):
     """`start a extract`, and `start a delimiter b extract` for a pair."""
 
-    single = ("start", "a", "extract")
+    single: ClassVar[tuple[str, ...]] = ("start", "a", "extract")
     pair = ("start", "a", "delimiter", "b", "extract")
     fields = FIELDS
     defaults: ClassVar = {"pooling": "last"}

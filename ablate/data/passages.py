@@ -43,6 +43,8 @@ class Passages:
             None for none.
         swapped: Inputs with the second text of each pair first, [P, T], where a model reads both
             orders.
+        tags: The class of the word that each token carries, [P, T] int64, -1 for none; None for a
+            task of texts, whose classes are `classes`.
     """
 
     inputs: Tensor
@@ -52,6 +54,7 @@ class Passages:
     chance: float = math.nan
     validation: np.ndarray | None = None
     swapped: Tensor | None = None
+    tags: np.ndarray | None = None
 
     def rows(self, n: int, among: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """Yield the numbers of passages, up to `n` of similar length at a time.
@@ -77,6 +80,17 @@ class Passages:
         orders = [self.inputs] if self.swapped is None else [self.inputs, self.swapped]
         inputs = torch.cat([order[rows, : lengths.max()] for order in orders])
         return inputs.long(), torch.from_numpy(np.tile(lengths, len(orders)))
+
+    def labels(self, rows: np.ndarray) -> np.ndarray:
+        """Return the classes of some passages, [n], or of their words, in their order."""
+        if self.tags is None:
+            return self.classes[rows]
+        tags: np.ndarray = self.tags[rows]
+        return tags[tags >= 0]
+
+    def n_labels(self, rows: np.ndarray) -> int:
+        """Return the number of labels of some passages."""
+        return len(self.labels(rows))
 
     def accuracy(self, features: Tensor) -> float:
         """Return the share of test passages that the probe classifies correctly.
@@ -195,7 +209,7 @@ def written(
         Inputs [P, T], lengths [P], and the inputs with the second text first, where it is read too.
     """
     form = config.part("text_format")
-    others = seconds or [None] * len(firsts)
+    others: Sequence[Sequence[int] | None] = seconds or [None] * len(firsts)
 
     def rows(swapped: bool) -> list[list[int]]:
         pairs = zip(firsts, others, strict=True)

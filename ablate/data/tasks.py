@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from ablate import draws, text
 from ablate.config import RunConfig
 from ablate.data.batches import gather
 from ablate.data.passages import Passages, of_texts, passages, written
+from ablate.data.words import tagged
 from ablate.errors import AblateError
 from ablate.evaluation import PASSAGE
 from ablate.text import Tokens, tasks
@@ -29,6 +31,8 @@ def task(config: RunConfig, tokens: Tokens, sources: Mapping[str, str]) -> Passa
         AblateError: The file has changed since the plan, or a text has no tokens.
     """
     options = config.model_extra or {}
+    if options["unit"] == "word":
+        return tagged(config, tokens, _words(config, sources))
     if options["task_hash"]:
         named = f"task = {options['task']!r}"
         return of_texts(tasks.task, options["task_hash"], named, config, sources)
@@ -40,6 +44,24 @@ def task(config: RunConfig, tokens: Tokens, sources: Mapping[str, str]) -> Passa
         return found
     inputs, lengths, _ = written(config, found.inputs.tolist())
     return replace(found, inputs=inputs, lengths=lengths)
+
+
+def _words(config: RunConfig, sources: Mapping[str, str]) -> tasks.WordList:
+    """Return the words of a run's task.
+
+    Raises:
+        AblateError: Their file has changed since the plan.
+    """
+    options = config.model_extra or {}
+    if not options["task_hash"]:
+        return tasks.syllables()
+    path = Path(sources.get(options["task_hash"], ""))
+    if path == Path() or (found := tasks.word_list(path)).hash != options["task_hash"]:
+        raise AblateError(
+            f"task = {options['task']!r} has changed since the study was planned: run the study"
+            " again"
+        )
+    return found
 
 
 def chosen(asked: Passages, n: int, seed: int) -> np.ndarray:
@@ -65,6 +87,20 @@ def chosen(asked: Passages, n: int, seed: int) -> np.ndarray:
         draw = np.random.default_rng((seed, draws.stream("finetune.labels"), number))
         place[draw.permutation(of_class)] = np.arange(len(of_class)) / max(1, len(of_class))
     return fitted[np.lexsort((classes, place))[: n or len(fitted)]]
+
+
+def scores(truth: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
+    """Return accuracy, and macro F1: the mean F1 of all classes that occur in one of the two.
+
+    Args:
+        truth: Classes, [N] int.
+        predicted: Classes, [N] int.
+    """
+    n = int(max(truth.max(), predicted.max())) + 1
+    hits = np.bincount(truth[truth == predicted], minlength=n)
+    both = np.bincount(truth, minlength=n) + np.bincount(predicted, minlength=n)
+    f1 = 2 * hits[both > 0] / both[both > 0]
+    return {"accuracy": float((truth == predicted).mean()), "f1": float(f1.mean())}
 
 
 def _same_document(

@@ -99,7 +99,7 @@ class Classifier(nn.Module):
             pooled = features[torch.arange(len(features), device=features.device), lengths - 1]
         else:
             pooled = (features * inside[..., None]).sum(1) / lengths[:, None]
-        return sum(pooled.chunk(2)) if text_format.both_orders else pooled
+        return torch.stack(pooled.chunk(2)).sum(0) if text_format.both_orders else pooled
 
 
 def _trains(what: str, name: str, config: RunConfig) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ablate import metrics, sizes
 from ablate.components import CATALOGUE
+from ablate.config import RunConfig
 from ablate.errors import AblateError, unknown
 from ablate.evaluation import VALIDATION
 from ablate.kinds import Run, kind
@@ -19,7 +20,8 @@ from ablate.plan.resolve import TransformerResolver
 from ablate.study import Fields, Study
 from ablate.study.source import Source, located
 from ablate.text import sources, tasks, tokenizers
-from ablate.text.labels import LabelledTexts
+from ablate.text.labels import FITTED, HELD_OUT, VALIDATED, LabelledTexts
+from ablate.text.tasks import WordList
 from ablate.units import listed
 
 
@@ -27,7 +29,7 @@ from ablate.units import listed
 class FinetuneResolver(TransformerResolver):
     """Resolves the cells of a study that fine-tunes; each file of a task is read once."""
 
-    _tasks: dict[str, LabelledTexts] = field(default_factory=dict)
+    _tasks: dict[str, LabelledTexts | WordList] = field(default_factory=dict)
     _repeating: dict[str, None] = field(default_factory=dict)  # said of batches of few texts
 
     @property
@@ -48,7 +50,15 @@ class FinetuneResolver(TransformerResolver):
                 "n_examples": 2 * shipped.most * len(shipped.names),
                 "unit": shipped.unit,
             }
-        texts = self._texts_of(name)
+        texts = self._task_of(name)
+        if isinstance(texts, WordList):
+            return fields | {
+                "task_hash": texts.hash,
+                "n_class": len(texts.names),
+                "n_validation": texts.count(VALIDATED),
+                "n_examples": 2 * tasks.PASSAGES,
+                "unit": "word",
+            }
         return fields | {
             "task_hash": texts.hash,
             "n_class": len(texts.names),
@@ -80,12 +90,17 @@ class FinetuneResolver(TransformerResolver):
             raise AblateError(
                 f"method = {config.method!r} trains nothing on the task of [finetune]; remove it"
             )
-        if not config.task_hash:
-            there = config.n_examples // 2  # at most
-        else:
-            there = int(self._texts_of(config.task).fitted.sum())
-        tasks.check_number(config.labels, there, config.n_class)
-        if config.finetune_batch > (n := config.labels or there):
+        there = config.n_examples // 2  # at most
+        if config.task_hash and isinstance(texts := self._task_of(config.task), LabelledTexts):
+            there = int(texts.fitted.sum())
+        of_words = config.unit == "word"
+        tasks.check_number(config.labels, there, 1 if of_words else config.n_class)
+        if of_words and config.pooling != RunConfig.model_fields["pooling"].default:
+            raise AblateError(
+                f"pooling = {config.pooling!r} has no effect: task {config.task!r} labels words,"
+                " and the classifier reads the hidden state of one token of each; remove it"
+            )
+        if config.part("method").by_steps and config.finetune_batch > (n := config.labels or there):
             text = f"A step of finetune_batch = {config.finetune_batch:,} texts reads some of the"
             self._repeating[f"{text} {n:,} that it trains on more than once"] = None
         if config.tokenizer == "tokens":
@@ -95,19 +110,25 @@ class FinetuneResolver(TransformerResolver):
             )
         return replace(resolved, run=Run("finetune", resolved.run.fields).of_parent())
 
-    def _texts_of(self, name: str) -> LabelledTexts:
+    def _task_of(self, name: str) -> LabelledTexts | WordList:
         if name not in self._tasks:
             with located(Source(self.study.path, self.study.toml), "finetune", "task"):
                 path = sources.absolute(name, self.study.path.parent)
                 if not path.exists() and not path.suffix:
                     raise unknown("task or file", name, tasks.TASKS)
-                self._tasks[name] = found = tasks.task(path)
+                self._tasks[name] = found = tasks.read(path)
             self.sources[found.hash] = str(path)
         return self._tasks[name]
 
 
-def _sides(name: str, texts: LabelledTexts) -> str:
+def _sides(name: str, texts: LabelledTexts | WordList) -> str:
     """Return how many texts of a task there are to train on, to decide on, and to test on."""
+    if isinstance(texts, WordList):
+        text = f"Task {name}: {texts.count(FITTED):,} words to train on, {texts.count(HELD_OUT):,}"
+        text += " held out"
+        if n := texts.n_contradictory:
+            text += f"; {n:,} words are left out, because they have several labels"
+        return text
     tested, fitted = texts.counts.sum(1).tolist()
     text = f"Task {name}: {fitted:,} texts to train on, {tested:,} held out"
     if n := int(texts.validation.sum()):

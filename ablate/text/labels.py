@@ -241,6 +241,16 @@ class Row(NamedTuple):
     document: str
 
 
+def has_column(path: Path, name: str) -> bool:
+    """Return whether a file of a task has a column of this name, and none of texts."""
+    beginning = content_of(path)[: 1 << 16].decode("utf-8-sig", errors="replace")
+    if path.suffix in JSON:
+        return f'"{name}"' in beginning and f'"{COLUMNS[0]}"' not in beginning
+    lines = beginning.splitlines(keepends=True)[:1]
+    _, columns = next(readers.csv_rows(path, lambda: iter(lines), path.suffix == ".tsv"), (0, []))
+    return name in columns and COLUMNS[0] not in columns
+
+
 def rows_of(path: Path, content: bytes, first: str = COLUMNS[0]) -> list[Row]:
     """Return the different rows, in order.
 

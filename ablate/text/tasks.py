@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ablate.errors import AblateError
-from ablate.text import sources
+from ablate.text import corpora, sources
 from ablate.text.labels import (
     EACH,
     FITTED,
@@ -20,12 +21,16 @@ from ablate.text.labels import (
     VALIDATED,
     LabelledTexts,
     content_of,
+    has_column,
     labelled,
     rows_of,
 )
 
 PAIRS = 500  # most pairs of a class of shipped documents to train on, and to test on
 PASSAGES = 500  # most passages of running text whose words are tagged; a fifth to test on
+
+
+WORDS = "word"  # the column of a word list, in place of text
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ TASKS = {
         metric.removesuffix("_accuracy"): Task(one.corpus, one.names, EACH, metric)
         for metric, one in LABELS.items()
     },
+    "syllables": Task("", ("1", "2", "3", "4 or more"), PASSAGES, unit="word"),
     "same-novel": Task("austen", SAME, PAIRS, n_texts=2),
     "same-speech": Task("sotu", SAME, PAIRS, n_texts=2),
 }
@@ -81,6 +87,106 @@ def check_number(n: int, there: int, n_class: int) -> None:
             f"labels = {n}: the task has {n_class} classes, and each needs one text or more; give"
             f" {n_class} or more"
         )
+
+
+@dataclass(frozen=True)
+class WordList:
+    """Words with their classes.
+
+    Attributes:
+        hash: SHA-256 of the file; "" for a shipped list.
+        names: The classes, in alphabetical order.
+        words: Word in lower case → number of its class and its side, one of `FITTED`, `VALIDATED`
+            and `HELD_OUT`.
+        n_contradictory: Words that are left out, because they have more than one class.
+    """
+
+    hash: str
+    names: tuple[str, ...]
+    words: Mapping[str, tuple[int, int]]
+    n_contradictory: int = 0
+
+    def count(self, side: int) -> int:
+        """Return the number of words on a side."""
+        return sum(one == side for _, one in self.words.values())
+
+
+def word_list(path: Path) -> WordList:
+    """Return the words and labels of the file of a task of words.
+
+    A column `split` says which words are held out. Else they are a fifth of the words of each
+    class: those with the lowest SHA-256. Letter case does not matter.
+
+    Raises:
+        AblateError: It is no such table, or a class has no word on one side.
+    """
+    content = content_of(path)
+    labels: dict[str, set[str]] = {}
+    splits: dict[str, str] = {}
+    for row in rows_of(path, content, WORDS):
+        word = row.text.strip().lower()
+        labels.setdefault(word, set()).add(row.label)
+        splits.setdefault(word, row.split)
+    of = {word: its.copy().pop() for word, its in labels.items() if len(its) == 1}
+    sides = {}
+    if any(splits.values()):
+        sides = {word: _side(path, splits[word]) for word in of}
+        if HELD_OUT not in sides.values():
+            sides = {word: one if one == FITTED else HELD_OUT for word, one in sides.items()}
+    found = _sided(hashlib.sha256(content).hexdigest(), of, sides, len(labels) - len(of))
+    if len(found.names) < 2:
+        known = f"all words have the label {found.names[0]!r:.40}" if of else "it has no rows"
+        raise AblateError(f"{path}: {known}; a task needs two labels or more")
+    for number, name in enumerate(found.names):
+        its = [side for one, side in found.words.values() if one == number]
+        if not {FITTED, HELD_OUT} <= set(its):
+            raise AblateError(
+                f"{path}: label {name!r:.40} has {len(its)} word{'s'[: len(its) != 1]}, and each"
+                " label needs words to train on and words to hold out"
+            )
+    return found
+
+
+@functools.cache
+def syllables() -> WordList:
+    """Return the words of the shipped dictionary by their number of syllables, up to 4 or more.
+
+    A syllable is a vowel in a word's pronunciation, whose phoneme ends in a digit, its stress.
+    """
+    corpus = corpora.find("cmudict", Path())
+    of: dict[str, str] = {}
+    for document in sources.at(corpus.location).documents():
+        word, _, phonemes = b"".join(document.pieces()).decode().partition("\t")
+        n = sum(one[-1].isdigit() for one in phonemes.split())
+        if n and word.isalpha():
+            of[word.lower()] = str(n) if n < 4 else "4 or more"
+    return _sided("", of, {}, 0)
+
+
+def _sided(hash: str, of: Mapping[str, str], sides: Mapping[str, int], n: int) -> WordList:
+    """Return a word list; words without a side are on one by their hash.
+
+    Args:
+        hash: SHA-256 of the file.
+        of: Word → label.
+        sides: Word → side, or nothing.
+        n: Words that are left out.
+    """
+    names = sorted(set(of.values()))
+    numbers = {name: number for number, name in enumerate(names)}
+    classes = np.array([numbers[label] for label in of.values()], int)
+    if not sides:
+        chosen = held_out(list(of), classes)
+        sides = dict(zip(of, np.where(chosen, HELD_OUT, FITTED).tolist(), strict=True))
+    words = {word: (numbers[label], sides[word]) for word, label in of.items()}
+    return WordList(hash, tuple(names), words, n)
+
+
+def read(path: Path) -> LabelledTexts | WordList:
+    """Return what a file of a task holds: a word list if it has a column `word`, else texts."""
+    if has_column(path, WORDS):
+        return word_list(path)
+    return task(path)
 
 
 def task(path: Path) -> LabelledTexts:

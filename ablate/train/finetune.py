@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from ablate import draws
 from ablate.data.passages import Passages
-from ablate.data.tasks import chosen, task
+from ablate.data.tasks import chosen, scores, task
 from ablate.errors import AblateError
 from ablate.evaluation import VALIDATION, Evaluation
 from ablate.kinds import Context, Job, kind
@@ -161,8 +161,8 @@ class Finetuning:
         if number in self.evaluate_at and not diverged:
             self.latest = {}
             for name, rows in self.held_out.items():
-                accuracy = name.replace("loss", "accuracy")
-                self.latest[name], self.latest[accuracy] = self._on_task(rows)
+                for what, value in self._on_task(rows).items():
+                    self.latest[name.replace("loss", what)] = value
             series = {name: [value] for name, value in self.latest.items()}
             self.emit("metrics", steps=[number], series=series)
         return "diverged" if diverged else "complete"
@@ -172,7 +172,8 @@ class Finetuning:
         """Return whether the last update has ruined the loss of its texts, `before` without it."""
         rows, n_class = self._batch(self.steps - 1), self.config.n_class
         self.model.eval()
-        parts = [self._losses(part).sum() / len(rows) for part in self._parts(rows)]
+        n = self.passages.n_labels(rows)
+        parts = [self._losses(part).sum() / n for part in self._parts(rows)]
         self.model.train()
         after = torch.stack(parts).sum()
         return bool(ruined(torch.full_like(after, before), after, math.log(n_class)))
@@ -201,11 +202,11 @@ class Finetuning:
         rng = self.step.model.rng
         rng.step.fill_(done)
         gradients: list[Tensor] = []
-        total = 0.0
+        total, n = 0.0, self.passages.n_labels(rows)
         parameters = self.optimiser.parameters
         for number, part in enumerate(self._parts(rows)):
             rng.row.fill_(number * self.at_once)
-            loss = self._losses(part).sum() / len(rows)
+            loss = self._losses(part).sum() / n
             pieces = torch.autograd.grad(loss, parameters, materialize_grads=True)
             if gradients:
                 torch._foreach_add_(gradients, pieces)
@@ -244,34 +245,39 @@ class Finetuning:
         return [rows[row : row + self.at_once] for row in range(0, len(rows), self.at_once)]
 
     def _losses(self, rows: np.ndarray) -> Tensor:
-        """Return the cross-entropy of some texts, [n]."""
+        """Return the cross-entropy of some texts, [n], or of their words."""
         logits, classes = self._logits(rows)
         return cross_entropy(logits, classes, reduction="none")
 
     def _logits(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         inputs, lengths = (one.to(self.step.device) for one in self.passages.padded(rows))
-        classes = torch.from_numpy(self.passages.classes[rows]).long().to(self.step.device)
+        classes = torch.from_numpy(self.passages.labels(rows)).long().to(self.step.device)
         with self.step.autocast():
             logits = self.model(inputs, lengths)
+        if (tags := self.passages.tags) is not None:
+            of_rows = torch.from_numpy(tags[rows, : inputs.shape[1]])
+            logits = logits[(of_rows >= 0).to(logits.device)]
         return logits.float() if logits.dtype == torch.bfloat16 else logits, classes
 
-    def _on_task(self, held_out: np.ndarray) -> tuple[float, float]:
-        """Return loss and accuracy on some texts, by their numbers [N]."""
+    def _on_task(self, held_out: np.ndarray) -> dict[str, float]:
+        """Return loss, accuracy and macro F1 on some texts, by their numbers [N]."""
         self.model.eval()
-        nats, hits = 0.0, 0
+        nats, found, known = 0.0, list[np.ndarray](), list[np.ndarray]()
         with torch.no_grad():
             for rows in self.passages.rows(self.at_once, held_out):
                 logits, classes = self._logits(rows)
                 nats += cross_entropy(logits, classes, reduction="sum").item()
-                hits += int((logits.argmax(-1) == classes).sum())
+                found.append(logits.argmax(-1).cpu().numpy())
+                known.append(classes.cpu().numpy())
                 self.context.progress.advance()
         self.model.train()
-        return nats / len(held_out), hits / len(held_out)
+        truth = np.concatenate(known)
+        return {"loss": nats / len(truth), **scores(truth, np.concatenate(found))}
 
     def _chance(self) -> float:
         """Return the share of held-out texts of the class that is commonest in training."""
-        commonest = np.bincount(self.passages.classes[self.rows]).argmax()
-        return float((self.passages.classes[self.held_out["task_loss"]] == commonest).mean())
+        commonest = np.bincount(self.passages.labels(self.rows)).argmax()
+        return float((self.passages.labels(self.held_out["task_loss"]) == commonest).mean())
 
     def _pretraining_loss(self) -> float | None:
         """Return the held-out loss of the pre-training; None for a run from random weights."""
