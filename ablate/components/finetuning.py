@@ -52,6 +52,7 @@ class Method(Component):
         trains: Which weights of the pre-trained model it trains: "all", "norms", or "" for none. It
             also trains the classifier and the modules that it adds.
         embeds: Whether it trains the embeddings of tokens that `text_format` adds.
+        has_loss: Whether it gives each class a probability, which a loss needs.
         by_steps: Whether steps of the optimiser train it; else a learner is fitted to features.
     """
 
@@ -62,6 +63,7 @@ class Method(Component):
     trains: ClassVar[str] = ""
     embeds: ClassVar[bool] = True
     by_steps: ClassVar[bool] = True
+    has_loss: ClassVar[bool] = True
     fields: ClassVar[tuple[Field, ...]] = TASK_FIELDS
 
     def check(self, config: Config) -> None:
@@ -111,11 +113,11 @@ class Method(Component):
 
     def add(self, model: Any, config: Config) -> None:
         """Add its modules to a pre-trained model, in place, by the function that `module` names."""
-        if self.module:
+        if self.module and self.by_steps:
             self.load()(model, config)
 
 
-_COUNTS = ("finetune_steps", "finetune_batch", "adapter_size", "lora_rank")
+_COUNTS = ("finetune_steps", "finetune_batch", "adapter_size", "lora_rank", "n_trees")
 
 
 @level("method", "none")
@@ -197,6 +199,55 @@ class LoRA(Method):
         c, d_head = config.d_model, config.d_head
         widths = (config.n_head * d_head, config.n_kv_head * d_head)
         return int(config.n_layer * sum(config.lora_rank * (c + width) for width in widths))
+
+
+class Learner(Method):
+    """Base of the levels that fit a learner of scikit-learn to the features, as they are."""
+
+    by_steps = embeds = has_loss = False
+    fields: ClassVar[tuple[Field, ...]] = OF_TASK
+
+    def check(self, config: Config) -> None:
+        """See `Component.check`."""
+        super().check(config)
+        if getattr(config, "learner_c", 1.0) <= 0:
+            raise AblateError(f"learner_c = {config.learner_c}: a number above 0 is wanted")
+
+
+PENALISED = (
+    *OF_TASK,
+    Field(
+        "learner_c",
+        float,
+        1.0,
+        "C of scikit-learn's learners: the weight of the training texts against the penalty.",
+    ),
+)
+
+
+@level("method", "logistic", source="scikit-learn, LogisticRegression")
+class Logistic(Learner):
+    """A logistic regression on the features of the pre-trained model."""
+
+    module = "ablate.train.learners:logistic"
+    has_loss = True
+    fields = PENALISED
+
+
+@level("method", "svm", source="Cortes & Vapnik 1995; scikit-learn, SVC")
+class SupportVectors(Learner):
+    """A support vector machine with a Gaussian kernel on the features of the pre-trained model."""
+
+    module = "ablate.train.learners:svm"
+    fields = PENALISED
+
+
+@level("method", "random-forest", source="Breiman 2001; scikit-learn, RandomForestClassifier")
+class RandomForest(Learner):
+    """A random forest on the features of the pre-trained model."""
+
+    module = "ablate.train.learners:random_forest"
+    fields = (*OF_TASK, Field("n_trees", int, 300, "Trees of a random forest."))
 
 
 class Pooling(Component):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ablate import metrics, sizes
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
-from ablate.errors import AblateError, unknown
+from ablate.errors import AblateError, missing, unknown
 from ablate.evaluation import VALIDATION
 from ablate.kinds import Run, kind
 from ablate.plan import check, held_out
@@ -23,6 +24,8 @@ from ablate.text import sources, tasks, tokenizers
 from ablate.text.labels import FITTED, HELD_OUT, VALIDATED, LabelledTexts
 from ablate.text.tasks import WordList
 from ablate.units import listed
+
+_LOSSES = ("task_loss", "validation_loss")
 
 
 @dataclass
@@ -90,6 +93,8 @@ class FinetuneResolver(TransformerResolver):
             raise AblateError(
                 f"method = {config.method!r} trains nothing on the task of [finetune]; remove it"
             )
+        if not config.part("method").by_steps and find_spec("sklearn") is None:
+            raise missing("scikit-learn", "sklearn")
         there = config.n_examples // 2  # at most
         if config.task_hash and isinstance(texts := self._task_of(config.task), LabelledTexts):
             there = int(texts.fitted.sum())
@@ -154,6 +159,8 @@ def complaints(
         measured = [name for name, _ in cell_finals(study, cell)]
         if row.name not in measured:
             why = "which has no pre-training"
+            if row.name in _LOSSES:
+                why = f"whose method = {cell.config.method!r} gives classes no probabilities"
             if row.name in VALIDATION.values():
                 why = "whose task does not have both a validation part and a test part"
             yield (
@@ -170,7 +177,7 @@ def cell_finals(study: Study, cell: Cell) -> list[tuple[str, float]]:
 
 def shared_rate(cells: Sequence[Cell]) -> Iterator[Confound]:
     """Yield that all cells share a learning rate on the task, where they do."""
-    rates = {cell.config.finetune_lr for cell in cells}
+    rates = {cell.config.finetune_lr for cell in cells if cell.config.part("method").by_steps}
     if len(rates) == 1:
         text = (
             f"all cells share finetune_lr = {rates.pop():g}: a disadvantage for cells that need"

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ablate import draws
+from ablate import draws, sizes
 from ablate.data.passages import Passages
-from ablate.data.tasks import chosen, scores, task
+from ablate.data.tasks import scores, task
 from ablate.errors import AblateError
-from ablate.evaluation import VALIDATION, Evaluation
-from ablate.kinds import Context, Job, kind
-from ablate.model.finetuned import Classifier
+from ablate.evaluation import Evaluation
+from ablate.kinds import Context, Job
 from ablate.text import Tokens
 from ablate.train import weights
-from ablate.train.engine import peak_bytes
 from ablate.train.evaluate import Evaluator
+from ablate.train.learning import Learning
+from ablate.train.on_task import OnTask
 from ablate.train.step import Step, ruined
 
 POINTS = 200  # most points of the loss over training
@@ -50,7 +50,7 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
             torch.cuda.reset_peak_memory_stats()
         config = run.config
         # of windows, in which the loss of the pre-training is measured
-        at_once = min(job.micro_batch or config.finetune_batch, config.batch_size)
+        at_once = min(job.micro_batch or sizes.batch(config), config.batch_size)
         step = Step([config], tokens, context.device, at_once, job.recompute)
         if run.parent:
             path = job.parents[0] if job.parents else None
@@ -60,7 +60,8 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
             evaluator = Evaluator(step, [config], _alone(job.evaluation), tokens, job.sources)
         passages = task(config, tokens, job.sources)
         with context.device_lock:
-            Finetuning(step, passages, evaluator, job, context).run()
+            made = Finetuning if config.part("method").by_steps else Learning
+            made(step, passages, evaluator, job, context).run()
 
 
 def _alone(evaluation: Evaluation) -> Evaluation:
@@ -89,7 +90,7 @@ def _load(model: nn.Module, path: Path | None, key: str) -> None:
         raise AblateError(f"the weights of the parent run {key[:12]} do not fit: {words}") from None
 
 
-class Finetuning:
+class Finetuning(OnTask):
     """The training of one run on its task."""
 
     def __init__(
@@ -100,24 +101,11 @@ class Finetuning:
         job: Job,
         context: Context,
     ):
-        self.of, self.evaluation = job.runs[0], job.evaluation
-        config = self.of.config
-        self.begun = time.perf_counter()
-        self.step, self.passages, self.evaluator = step, passages, evaluator
-        self.config, self.context, (self.emit,) = config, context, context.emit
+        super().__init__(step, passages, evaluator, job, context)
+        config = self.config
+        self.model.train()
         self.steps: int = config.finetune_steps
         self.at_once = job.micro_batch or config.finetune_batch  # texts in memory
-        validation = np.zeros_like(passages.fitted)
-        if passages.validation is not None:
-            validation = passages.validation
-        # texts that are measured, by the metric of their loss
-        self.held_out = {"task_loss": np.flatnonzero(~passages.fitted & ~validation)}
-        if validation.any():
-            self.held_out[VALIDATION["task_loss"]] = np.flatnonzero(validation)
-        self.rows = chosen(passages, config.labels, config.batches_seed)
-        self.before = self._pretraining_loss()
-        self.model = Classifier(step.model, config).train()
-        del step.optimiser  # the moments of all weights take twice their memory
         self.optimiser = config.part("optimiser").make(self.model, config)
         self.schedule = config.part("schedule").make()
         points = min(job.evaluation.points, self.steps)
@@ -128,8 +116,7 @@ class Finetuning:
 
     def run(self) -> None:
         """Train to the end, until the model has diverged, or until `stop()`."""
-        self.emit("start", step=0, threads=torch.get_num_threads(), compile_mode="eager", note=None)
-        self.context.progress.long = False
+        self.started()
         status, done = "complete", 0
         while status == "complete" and done < self.steps:
             if self.context.stop():
@@ -139,12 +126,7 @@ class Finetuning:
                 status = self._made(done)
         if status == "complete":
             status = self._finish()
-        if status == "diverged":
-            finals = kind(self.of.kind).finals(self.of.fields, self.evaluation)
-            self.emit("final", values=[[name, at, math.nan] for name, at in finals])
-        seconds = time.perf_counter() - self.begun
-        peak = peak_bytes(self.step.device)
-        self.emit("end", status=status, step=done, device_seconds=seconds, peak_bytes=peak)
+        self.ended(status, done)
 
     def _made(self, number: int) -> str:
         """Make a step, the first one being 1, and emit metrics; return "diverged" or "complete"."""
@@ -184,11 +166,11 @@ class Finetuning:
             return "diverged"
         finals = {
             **self.latest,
-            "task_chance": self._chance(),
+            "task_chance": self.chance(),
             "train_seconds": self.seconds,
             "epochs": self.steps * self.config.finetune_batch / len(self.rows),
         }
-        if self.before is not None and (after := self._pretraining_loss()) is not None:
+        if self.before is not None and (after := self.pretraining_loss()) is not None:
             if not math.isfinite(after):
                 return "diverged"
             finals |= {"pretraining_loss": after, "forgetting": after - self.before}
@@ -250,13 +232,10 @@ class Finetuning:
         return cross_entropy(logits, classes, reduction="none")
 
     def _logits(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        inputs, lengths = (one.to(self.step.device) for one in self.passages.padded(rows))
+        inputs, lengths = self.read(rows)
         classes = torch.from_numpy(self.passages.labels(rows)).long().to(self.step.device)
         with self.step.autocast():
-            logits = self.model(inputs, lengths)
-        if (tags := self.passages.tags) is not None:
-            of_rows = torch.from_numpy(tags[rows, : inputs.shape[1]])
-            logits = logits[(of_rows >= 0).to(logits.device)]
+            logits = self.labelled(rows, self.model(inputs, lengths))
         return logits.float() if logits.dtype == torch.bfloat16 else logits, classes
 
     def _on_task(self, held_out: np.ndarray) -> dict[str, float]:
@@ -273,12 +252,3 @@ class Finetuning:
         self.model.train()
         truth = np.concatenate(known)
         return {"loss": nats / len(truth), **scores(truth, np.concatenate(found))}
-
-    def _chance(self) -> float:
-        """Return the share of held-out texts of the class that is commonest in training."""
-        commonest = np.bincount(self.passages.labels(self.rows)).argmax()
-        return float((self.passages.labels(self.held_out["task_loss"]) == commonest).mean())
-
-    def _pretraining_loss(self) -> float | None:
-        """Return the held-out loss of the pre-training; None for a run from random weights."""
-        return self.evaluator.held_out().loss[0] if self.evaluator else None
