@@ -203,7 +203,7 @@ def finetuned(of: RunConfig, **changes: Any) -> tuple[Finetuning, Events]:
     events = Events()
     run = Run("finetune", of.model_dump(mode="json", exclude={"seed"}), of.seed)
     job = Job((run,), Evaluation(points=2), **changes)
-    training = Finetuning(step, passages(), None, job, Context("cpu", [events]))
+    training = Finetuning(step, passages(), None, job, Context("cpu", [events]), 0.0)
     training.run()
     return training, events
 

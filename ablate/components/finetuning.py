@@ -30,7 +30,8 @@ OF_TASK = (
     Field("n_class", int, 0, "Classes of the task; filled in."),
     Field("n_validation", int, 0, "Texts of the task's validation part; filled in."),
     Field("n_texts", int, 1, "Texts of each example: 2 for a task of pairs; filled in."),
-    Field("n_examples", int, 0, "Examples of the task, at most; filled in."),
+    Field("n_fitted", int, 0, "Examples to train on, at most; filled in."),
+    Field("n_tested", int, 0, "Examples that are held out, at most; filled in."),
     Field("unit", str, "text", "What has a label: text, or word of running text; filled in."),
     Field("labels", int, 0, "Number of labelled texts to train on; 0 for all.", GPT),
 )

@@ -29,7 +29,8 @@ class Finetune(Transformer):
     def identity(self, fields: Fields) -> Mapping[str, Any]:
         """Return what `Transformer.identity` does; a task is known by the hash of its file."""
         content = dict(super().identity(fields))
-        content.pop("n_examples", None)
+        for name in ("n_fitted", "n_tested"):
+            content.pop(name, None)
         if fields["task_hash"]:
             content.pop("task", None)
         if not configured(fields).part("method").starts:
@@ -47,7 +48,7 @@ class Finetune(Transformer):
         config: Any = configured(fields)
         pretrained, size = sizes.count(config), sizes.finetuned(config)
         by_steps = config.part("method").by_steps
-        steps, texts = 0, min(config.n_examples, config.labels or config.n_examples)
+        steps, texts = 0, (config.labels or config.n_fitted) + config.n_tested
         if by_steps:
             steps, texts = config.finetune_steps, config.finetune_steps * config.finetune_batch
         tokens = texts * config.n_ctx

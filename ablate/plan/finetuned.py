@@ -50,8 +50,8 @@ class FinetuneResolver(TransformerResolver):
             return fields | {
                 "n_class": len(shipped.names),
                 "n_texts": shipped.n_texts,
-                "n_examples": 2 * shipped.most * len(shipped.names),
                 "unit": shipped.unit,
+                **_numbers(*shipped.numbers),
             }
         texts = self._task_of(name)
         if isinstance(texts, WordList):
@@ -59,15 +59,15 @@ class FinetuneResolver(TransformerResolver):
                 "task_hash": texts.hash,
                 "n_class": len(texts.names),
                 "n_validation": texts.count(VALIDATED),
-                "n_examples": 2 * tasks.PASSAGES,
                 "unit": "word",
+                **_numbers(*tasks.TASKS["syllables"].numbers),
             }
         return fields | {
             "task_hash": texts.hash,
             "n_class": len(texts.names),
             "n_validation": int(texts.validation.sum()),
             "n_texts": 2 if texts.seconds else 1,
-            "n_examples": len(texts.texts),
+            **_numbers(int(texts.fitted.sum()), int((~texts.fitted).sum())),
         }
 
     def of_data(self, fields: Fields) -> Fields:
@@ -95,9 +95,7 @@ class FinetuneResolver(TransformerResolver):
             )
         if not config.part("method").by_steps and find_spec("sklearn") is None:
             raise missing("scikit-learn", "sklearn")
-        there = config.n_examples // 2  # at most
-        if config.task_hash and isinstance(texts := self._task_of(config.task), LabelledTexts):
-            there = int(texts.fitted.sum())
+        there = config.n_fitted
         of_words = config.unit == "word"
         tasks.check_number(config.labels, there, 1 if of_words else config.n_class)
         if of_words and config.pooling != RunConfig.model_fields["pooling"].default:
@@ -124,6 +122,11 @@ class FinetuneResolver(TransformerResolver):
                 self._tasks[name] = found = tasks.read(path)
             self.sources[found.hash] = str(path)
         return self._tasks[name]
+
+
+def _numbers(fitted: int, tested: int) -> Fields:
+    """Return the fields that say how many examples there are to train on and to test on."""
+    return {"n_fitted": fitted, "n_tested": tested}
 
 
 def _sides(name: str, texts: LabelledTexts | WordList) -> str:

@@ -53,6 +53,13 @@ class Task:
     n_texts: int = 1
     unit: str = "text"
 
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Most examples to train on, and to test on."""
+        if self.unit == "word":
+            return self.most, self.most // TESTED
+        return self.most * len(self.names), self.most * len(self.names)
+
 
 SAME = ("different", "same")  # classes of two passages, by their documents
 TASKS = {

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ablate import draws, sizes
+from ablate.config import RunConfig
 from ablate.data.passages import Passages
 from ablate.data.tasks import scores, task
 from ablate.errors import AblateError
@@ -43,25 +44,49 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
     Raises:
         AblateError: The weights or the task cannot be read, or do not serve.
     """
-    (run,) = job.runs
     cuda = context.device.startswith("cuda")
     with torch.cuda.device(context.device) if cuda else nullcontext():
         if cuda:
             torch.cuda.reset_peak_memory_stats()
-        config = run.config
-        # of windows, in which the loss of the pre-training is measured
-        at_once = min(job.micro_batch or sizes.batch(config), config.batch_size)
-        step = Step([config], tokens, context.device, at_once, job.recompute)
-        if run.parent:
-            path = job.parents[0] if job.parents else None
-            _load(step.model, path, run.parent)
-        evaluator = None
-        if run.parent:
-            evaluator = Evaluator(step, [config], _alone(job.evaluation), tokens, job.sources)
-        passages = task(config, tokens, job.sources)
-        with context.device_lock:
-            made = Finetuning if config.part("method").by_steps else Learning
-            made(step, passages, evaluator, job, context).run()
+        begun = time.perf_counter()
+        parts = ready(job, context, tokens)
+        seconds = time.perf_counter() - begun
+        with context.device_lock:  # the time until it is free is not the run's
+            begun = time.perf_counter() - seconds
+            on_task(job.runs[0].config)(*parts, job, context, begun).run()
+
+
+def on_task(config: RunConfig) -> type[Finetuning | Learning]:
+    """Return what trains a run on its task."""
+    return Finetuning if config.part("method").by_steps else Learning
+
+
+def ready(
+    job: Job, context: Context, tokens: Tokens, *, load: bool = True
+) -> tuple[Step, Passages, Evaluator | None]:
+    """Return the model of a run, the texts of its task, and what measures the pre-training's loss.
+
+    Args:
+        job: The run, and the file of its parent's weights.
+        context: The device.
+        tokens: The text of the pre-training.
+        load: Whether it gets the weights of its parent; else random ones, to be timed.
+
+    Raises:
+        AblateError: The weights or the task cannot be read, or do not serve.
+    """
+    (run,) = job.runs
+    config = run.config
+    # of windows, in which the loss of the pre-training is measured
+    at_once = min(job.micro_batch or sizes.batch(config), config.batch_size)
+    step = Step([config], tokens, context.device, at_once, job.recompute)
+    if run.parent and load:
+        path = job.parents[0] if job.parents else None
+        _load(step.model, path, run.parent)
+    evaluator = None
+    if run.parent:
+        evaluator = Evaluator(step, [config], _alone(job.evaluation), tokens, job.sources)
+    return step, task(config, tokens, job.sources), evaluator
 
 
 def _alone(evaluation: Evaluation) -> Evaluation:
@@ -100,8 +125,9 @@ class Finetuning(OnTask):
         evaluator: Evaluator | None,
         job: Job,
         context: Context,
+        begun: float,
     ):
-        super().__init__(step, passages, evaluator, job, context)
+        super().__init__(step, passages, evaluator, job, context, begun)
         config = self.config
         self.model.train()
         self.steps: int = config.finetune_steps
@@ -131,7 +157,7 @@ class Finetuning(OnTask):
     def _made(self, number: int) -> str:
         """Make a step, the first one being 1, and emit metrics; return "diverged" or "complete"."""
         begun = time.perf_counter()
-        loss, norm, lr = self._step(number - 1)
+        loss, norm, lr = self.make_step(number - 1)
         self.seconds += time.perf_counter() - begun
         self.context.progress.advance()
         diverged = not math.isfinite(loss)
@@ -143,7 +169,7 @@ class Finetuning(OnTask):
         if number in self.evaluate_at and not diverged:
             self.latest = {}
             for name, rows in self.held_out.items():
-                for what, value in self._on_task(rows).items():
+                for what, value in self.measure(rows).items():
                     self.latest[name.replace("loss", what)] = value
             series = {name: [value] for name, value in self.latest.items()}
             self.emit("metrics", steps=[number], series=series)
@@ -177,7 +203,7 @@ class Finetuning(OnTask):
         self.emit("final", values=[[name, 0, value] for name, value in finals.items()])
         return "complete"
 
-    def _step(self, done: int) -> tuple[float, float, float]:
+    def make_step(self, done: int) -> tuple[float, float, float]:
         """Make a step; return loss, norm of the gradient and learning rate."""
         config, device = self.config, self.step.device
         rows = self._batch(done)
@@ -238,7 +264,7 @@ class Finetuning(OnTask):
             logits = self.labelled(rows, self.model(inputs, lengths))
         return logits.float() if logits.dtype == torch.bfloat16 else logits, classes
 
-    def _on_task(self, held_out: np.ndarray) -> dict[str, float]:
+    def measure(self, held_out: np.ndarray) -> dict[str, float]:
         """Return loss, accuracy and macro F1 on some texts, by their numbers [N]."""
         self.model.eval()
         nats, found, known = 0.0, list[np.ndarray](), list[np.ndarray]()

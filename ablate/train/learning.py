@@ -35,6 +35,10 @@ class Learning(OnTask):
             status = self._measure(learner, seconds)
         self.ended(status, 0)
 
+    def measure(self, held_out: np.ndarray) -> None:
+        """Compute the features of some texts, to be timed."""
+        self.features(held_out)
+
     def _measure(self, learner: Any, seconds: float) -> str:
         """Emit the finals; return "complete", "diverged" or "stopped"."""
         finals = {"task_chance": self.chance(), "train_seconds": seconds, "epochs": 1.0}

@@ -21,6 +21,14 @@ from ablate.train.step import Step
 class OnTask:
     """What all methods have in common; `model` is the model with its classifier.
 
+    Args:
+        step: The model, without the weights of a step that are not needed.
+        passages: The texts of the task.
+        evaluator: Of the pre-training's loss; None from random weights.
+        job: The run.
+        context: Device, events, and when to stop.
+        begun: When the run began, by `time.perf_counter`.
+
     Attributes:
         rows: Numbers of the texts to train on.
         held_out: Metric of the loss → numbers of the texts that it is measured on.
@@ -34,10 +42,11 @@ class OnTask:
         evaluator: Evaluator | None,
         job: Job,
         context: Context,
+        begun: float,
     ):
         self.of, self.evaluation = job.runs[0], job.evaluation
         config = self.of.config
-        self.begun = time.perf_counter()
+        self.begun = begun
         self.step, self.passages, self.evaluator = step, passages, evaluator
         self.config, self.context, (self.emit,) = config, context, context.emit
         validation = np.zeros_like(passages.fitted)
