@@ -173,6 +173,10 @@ class RunConfig(BaseModel):
         }:
             implied |= more
             filled |= more
+        if has_meaning("topology"):
+            topology, init = (CATALOGUE[name][level(name)] for name in ("topology", "init"))
+            if init.unscaled and not (topology.adds_attention or topology.adds_mlp):
+                filled["init"] = init.unscaled  # there is no branch to scale
         # only now are all levels known, so that a displaced level leaves no field of its own behind
         filled = {name: value for name, value in filled.items() if has_meaning(name)}
         components = [row[level(row.name)] for row in choices]

@@ -648,6 +648,13 @@ def _resolution(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
     from ablate import metrics, stats
 
     pairs, crossed = price.pairs, plan.study.crossed
+    if not any(cell.seeded for cell in plan.cells):
+        yield (
+            "No smallest effect: differences are exact on this held-out text, because nothing is"
+            " trained or drawn. The report's intervals are for new text, and more seeds do not"
+            " narrow them; more [eval] final_tokens do"
+        )
+        return
     if crossed:
         pairs = min(crossed.init, crossed.data)
     if price.pairs < 2:

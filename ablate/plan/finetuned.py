@@ -111,7 +111,8 @@ class FinetuneResolver(TransformerResolver):
                 "tokenizer = 'tokens' cannot encode the texts of a task; give the tokenizer.json"
                 " that made the tokens"
             )
-        return replace(resolved, run=Run("finetune", resolved.run.fields).of_parent())
+        run = Run("finetune", resolved.run.fields).of_parent()
+        return replace(resolved, run=run, seeded=True)
 
     def _task_of(self, name: str) -> LabelledTexts | WordList:
         if name not in self._tasks:

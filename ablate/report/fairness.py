@@ -172,6 +172,8 @@ def _the(field: str) -> str:
 
 
 def _paired(data: ReportData) -> list[str]:
+    if data.exact.issuperset(data.good["cell"]):
+        return []
     found = data.findings.of(Pairing)
     if found:
         return [say("pairing", found, data.study.kind)]
