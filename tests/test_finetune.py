@@ -25,7 +25,7 @@ from ablate.kinds import Context, Job, Run, kind
 from ablate.kinds.transformer import run_of
 from ablate.model.finetuned import Classifier, merge
 from ablate.model.transformer import beside, model_of
-from ablate.plan import plan
+from ablate.plan import Plan, plan
 from ablate.plan.price import price
 from ablate.study import load
 from ablate.text import tasks
@@ -432,6 +432,20 @@ def test_a_search_for_the_rate_of_the_task_tunes_children_from_parents_of_its_se
     (parent,) = (one.run for one in made.runs if one.role == "pretrain")
     assert {one.run.parent for one in made.runs if one.cell == "method=full"} == {parent.key, ""}
     assert not [one for one in made.confounds if "share finetune_lr" in one.text]
+
+
+def warnings(made: Plan) -> list[str]:
+    return [line for line in made.about if line.startswith("Warning")]
+
+
+def test_a_plan_warns_of_labels_that_contradict_and_of_few_held_out_texts(tmp_path: Path) -> None:
+    rows = texts(110)
+    twice = [*rows, (rows[0][0], "early" if rows[0][1] == "late" else "late")]
+    assert warnings(planned(folder_of(tmp_path, rows))) == []
+    (line,) = warnings(planned(folder_of(tmp_path, twice)))
+    assert "task.csv: 1 text has more than one label" in line
+    (line,) = warnings(planned(folder_of(tmp_path, rows[:60])))
+    assert "12 held-out texts are few: one of them is 8% of the accuracy" in line
 
 
 SOTU = BASE.replace("corpus.txt", "sotu")

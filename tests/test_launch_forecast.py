@@ -237,6 +237,7 @@ def test_the_forecast_of_fine_tuned_runs_has_their_own_costs(
 def test_the_times_of_a_run_on_a_task_are_of_its_real_steps(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    pytest.importorskip("sklearn")
     monkeypatch.setattr(forecast.task_time, "SECONDS", 0.05)
     folder = folder_of(tmp_path)
     made = planned(folder, 'method = ["scratch", "full", "logistic"]')

@@ -11,11 +11,6 @@ import numpy as np
 import pytest
 import torch
 from finetune_study import BASE, folder_of, planned, table, texts, train
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score, f1_score, log_loss
-from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
 
 import ablate
 from ablate import report, store
@@ -28,13 +23,19 @@ from ablate.report import method, overview
 from ablate.study import load
 from ablate.text import tasks
 
+ensemble = pytest.importorskip("sklearn.ensemble")
+linear_model = pytest.importorskip("sklearn.linear_model")
+measures = pytest.importorskip("sklearn.metrics")
+preprocessing = pytest.importorskip("sklearn.preprocessing")
+support = pytest.importorskip("sklearn.svm")
+
 LEARNERS = 'method = ["head", "logistic", "svm", "random-forest"]'
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     folder = folder_of(tmp_path_factory.mktemp("learners"))
-    # in half of the training texts another label than that of its letters
+    # one text in five has another label than that of its letters, or the same
     noisy = [(t, "late" if k % 5 == 0 else label) for k, (t, label) in enumerate(texts(90))]
     table(folder / "task.csv", noisy)
     made = planned(folder, LEARNERS, seeds=2, finetune="labels = 40\nn_trees = 50")
@@ -77,12 +78,12 @@ def test_learners_are_scikit_learns_own_on_the_features_of_the_parent(
     given = features(folder, seed)
     asked = Passages(torch.zeros(len(given), 1), task.classes, task.fitted)
     rows, held_out = chosen(asked, 40, seed), np.flatnonzero(~task.fitted)
-    scaler = StandardScaler().fit(given[rows])
+    scaler = preprocessing.StandardScaler().fit(given[rows])
     truth = task.classes[held_out]
     for name, learner, scale in (
-        ("logistic", LogisticRegression(max_iter=5000), True),
-        ("svm", SVC(), True),
-        ("random-forest", RandomForestClassifier(50, random_state=seed), False),
+        ("logistic", linear_model.LogisticRegression(max_iter=5000), True),
+        ("svm", support.SVC(), True),
+        ("random-forest", ensemble.RandomForestClassifier(50, random_state=seed), False),
     ):
         both = scaler.transform(given) if scale else given
         learner.fit(both[rows], task.classes[rows])
@@ -90,13 +91,15 @@ def test_learners_are_scikit_learns_own_on_the_features_of_the_parent(
         found = finals(folder, name, seed)
         # features are float32, which may move a tree's threshold over one text
         slack = 1.01 / len(truth) if name == "random-forest" else 1e-9
-        assert found["task_accuracy"] == pytest.approx(accuracy_score(truth, predicted), abs=slack)
+        assert found["task_accuracy"] == pytest.approx(
+            measures.accuracy_score(truth, predicted), abs=slack
+        )
         if name != "random-forest":
-            expected = f1_score(truth, predicted, average="macro")
+            expected = measures.f1_score(truth, predicted, average="macro")
             assert found["task_f1"] == pytest.approx(expected)
         assert ("task_loss" in found) is (name == "logistic")
         if name == "logistic":
-            expected = log_loss(truth, learner.predict_proba(both[held_out]))
+            expected = measures.log_loss(truth, learner.predict_proba(both[held_out]))
             assert found["task_loss"] == pytest.approx(expected, rel=1e-3)
         assert found["forgetting"] == 0
         assert found["pretraining_loss"] == finals(folder, "head", seed)["pretraining_loss"]

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from finetune_study import BASE, folder_of, planned, table, train
-from sklearn.metrics import f1_score
 from transformers import BertTokenizerFast
 
 from ablate.config import RunConfig
@@ -100,6 +99,7 @@ def test_a_word_list_says_what_is_held_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_macro_f1_is_that_of_scikit_learn(seed: int) -> None:
+    f1_score = pytest.importorskip("sklearn.metrics").f1_score
     rng = np.random.default_rng(seed)
     truth, predicted = rng.integers(0, 3 + seed, 40), rng.integers(0, 6, 40)
     found = scores(truth, predicted)

@@ -467,6 +467,7 @@ def _texts(plan: Plan) -> Iterator[str]:
 def _labels(plan: Plan) -> Iterator[str]:
     """How many texts of each label the study's own linear probe has."""
     from ablate.plan.probes import texts
+    from ablate.text.labels import few_held_out
     from ablate.units import listed
 
     if found := texts(plan):
@@ -483,6 +484,8 @@ def _labels(plan: Plan) -> Iterator[str]:
                 f"Warning: texts with more than one label in {plan.study.evaluation.probe_csv}:"
                 f" {n:,}; no probe can predict all their labels"
             )
+        if few := few_held_out(int(found.counts[0].sum())):
+            yield f"Warning: {plan.study.evaluation.probe_csv}: {few}"
 
 
 def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:

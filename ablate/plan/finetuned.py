@@ -21,7 +21,7 @@ from ablate.plan.resolve import TransformerResolver
 from ablate.study import Fields, Study
 from ablate.study.source import Source, located
 from ablate.text import sources, tasks, tokenizers
-from ablate.text.labels import FITTED, HELD_OUT, VALIDATED, LabelledTexts
+from ablate.text.labels import FITTED, HELD_OUT, VALIDATED, LabelledTexts, few_held_out
 from ablate.text.tasks import WordList
 from ablate.units import listed
 
@@ -38,8 +38,10 @@ class FinetuneResolver(TransformerResolver):
     @property
     def about(self) -> tuple[str, ...]:
         """How many texts the tasks have, and which batches are larger than what they train on."""
-        files = ((Path(name).name, texts) for name, texts in self._tasks.items())
-        return (*super().about, *(_sides(name, texts) for name, texts in files), *self._repeating)
+        files = [(Path(name).name, texts) for name, texts in self._tasks.items()]
+        sides = (_sides(name, texts) for name, texts in files)
+        doubts = (line for name, texts in files for line in _doubts(name, texts))
+        return (*super().about, *sides, *doubts, *self._repeating)
 
     def fields(self, chosen: dict[str, str]) -> Fields:
         """See `TransformerResolver.fields`; a task's file is known by its hash."""
@@ -145,6 +147,21 @@ def _sides(name: str, texts: LabelledTexts | WordList) -> str:
     if n := texts.n_left_out:
         text += f"; {n:,} rows are left out, because their text is held out"
     return text
+
+
+def _doubts(name: str, texts: LabelledTexts | WordList) -> Iterator[str]:
+    """Yield what makes the results on a task doubtful."""
+    if isinstance(texts, WordList):
+        tested, what = texts.count(HELD_OUT), "words"
+    else:
+        tested, what = int(texts.counts[0].sum()), "texts"
+        if n := texts.n_contradictory:
+            yield (
+                f"Warning: task {name}: {n:,} text{'s have' if n > 1 else ' has'} more than one"
+                " label, which no model can tell apart"
+            )
+    if few := few_held_out(tested, what):
+        yield f"Warning: task {name}: {few}"
 
 
 def complaints(

@@ -72,6 +72,16 @@ def find(metric: str) -> Labels:
     return LABELS[metric]
 
 
+FEW = 20  # held-out examples below which an accuracy says little
+
+
+def few_held_out(n: int, what: str = "texts") -> str:
+    """Return a warning of few held-out examples; "" for enough."""
+    if n >= FEW:
+        return ""
+    return f"{n} held-out {what} are few: one of them is {1 / n:.0%} of the accuracy"
+
+
 @dataclass(frozen=True)
 class LabelledTexts:
     """The texts of a study's own probe or task.
