@@ -320,6 +320,55 @@ def test_arms_that_are_evaluated_at_once_are_ranked_exactly_whatever_the_number_
     assert code == 0 and "standard deviations" not in out and "With one seed no effect" not in out
 
 
+def test_an_encoder_decoder_of_a_run_is_evaluated_as_it_was_and_trained_on(
+    folder: Path, tmp_path: Path
+) -> None:
+    base = """tokens = 800
+architecture = "encoder-decoder"
+objective = "denoise"
+n_layer = 1
+d_model = 16
+n_head = 2
+n_ctx = 20"""
+    file, db = folder / "two.toml", tmp_path / "ablate.db"
+    written = STUDY.replace('[start]\nfrom = "{given}"\n{start}\n', "")
+    given = {"metric": "corrupted_loss@0.15", "name": "two", "seeds": 1, "base": base}
+    more = '[run]\nkeep = "final"'
+    file.write_text(written.format(factors="lr = [1e-2, 1e-3]", more=more, **given))
+    outcome, said = train(plan(load(str(file))), db)
+    assert outcome.exit_code == 0, said
+    first = library.load("two", db=str(db)).set_index("lr").loc[1e-2]
+    (path,) = (tmp_path / "ablate.weights").glob(f"{first['key'][:12]}*")
+    made = planned(
+        folder,
+        "tokens = [0, 800]",
+        name="again",
+        given=str(path),
+        base="",
+        metric="corrupted_loss@0.15",
+    )
+    assert [cell.seeded for cell in made.cells] == [False, True]
+    outcome, said = train(made, db)
+    assert outcome.exit_code == 0, said
+    found = library.load("again", db=str(db)).set_index("tokens")["metric"]
+    assert found[0] == pytest.approx(first["metric"], abs=1e-6)
+    assert found[800] < found[0]
+    with pytest.raises(AblateError, match=r"prune_share: .*'encoder-decoder' has two stacks"):
+        planned(
+            folder,
+            "prune_share = [0, 0.5]",
+            name="drop",
+            given=str(path),
+            metric="corrupted_loss@0.15",
+        )
+
+
+def test_a_folder_of_an_encoder_decoder_is_refused_with_what_to_give(folder: Path) -> None:
+    made("t5", vocab_size=260).save_pretrained(folder / "t5")
+    with pytest.raises(AblateError, match="give the file of weights of a run"):
+        planned(folder, given="t5")
+
+
 def test_arms_that_draw_by_the_seed_are_not_exact(folder: Path, tmp_path: Path) -> None:
     made = planned(folder, "prune_share = [0, 0.5]", seeds=2, name="drawn")
     assert [cell.seeded for cell in made.cells] == [False, True]
