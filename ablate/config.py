@@ -132,6 +132,7 @@ class RunConfig(BaseModel):
     precision: Choice = "float32"
     method: Choice = "none"
     pooling: Choice = "mean"
+    text_format: Choice = "plain"
     seed: int = Limits(0, ge=0, lt=1 << 31)
     init_seed: int | None = Limits(None, ge=0, lt=1 << 31)  # None: seed
     data_seed: int | None = Limits(None, ge=0, lt=1 << 31)  # None: seed
@@ -172,6 +173,10 @@ class RunConfig(BaseModel):
         }:
             implied |= more
             filled |= more
+        if has_meaning("topology"):
+            topology, init = (CATALOGUE[name][level(name)] for name in ("topology", "init"))
+            if init.unscaled and not (topology.adds_attention or topology.adds_mlp):
+                filled["init"] = init.unscaled  # there is no branch to scale
         # only now are all levels known, so that a displaced level leaves no field of its own behind
         filled = {name: value for name, value in filled.items() if has_meaning(name)}
         components = [row[level(row.name)] for row in choices]

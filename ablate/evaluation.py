@@ -21,12 +21,17 @@ LABELLED, CHANCE = "label_accuracy", "label_chance"
 TASK_FINALS = {
     "task_loss": False,
     "task_accuracy": False,
+    "task_f1": False,
     "task_chance": False,
     "pretraining_loss": True,
     "forgetting": True,
 }
 # metric on the texts that are tested → the same on those of a validation part, where there is one
-VALIDATION = {"task_loss": "validation_loss", "task_accuracy": "validation_accuracy"}
+VALIDATION = {
+    "task_loss": "validation_loss",
+    "task_accuracy": "validation_accuracy",
+    "task_f1": "validation_f1",
+}
 FILLED_IN = ("probe_csv_hash", "own")  # what no study file sets
 # tokens of the copy probe for each held-out token that an evaluation reads
 COPY_SHARE = 1 / 8

@@ -177,6 +177,13 @@ _ROWS = (
         task=True,
     ),
     Metric(
+        "task_f1",
+        "max",
+        "share",
+        "fine-tuning: macro F1 on held-out texts, the mean of the F1 of each class",
+        task=True,
+    ),
+    Metric(
         "task_chance",
         "max",
         "share",
@@ -195,6 +202,13 @@ _ROWS = (
         "max",
         "share",
         "`task_accuracy` on the validation part of a task that has a test part too, for [tune]",
+        task=True,
+    ),
+    Metric(
+        "validation_f1",
+        "max",
+        "share",
+        "`task_f1` on the validation part of a task that has a test part too, for [tune]",
         task=True,
     ),
     Metric(

@@ -113,9 +113,12 @@ def finetuned(config: Any) -> FinetunedSizes:
     """
     part, c = config.part, config.d_model
     method, size = part("method"), count(config)
-    new = method.added(config) + c * config.n_class + config.n_class
+    tokens = len(part("text_format").new(config)) * c
+    new = method.added(config) + c * config.n_class + config.n_class + tokens
+    if not method.by_steps:
+        return FinetunedSizes(size.params + tokens, None)
     try:
-        trained = new
+        trained = new if method.embeds else new - tokens
         if method.trains == "all" and encoder_alone(config):
             encoder = sum(_encoder(config), Counts()) + _ask(part("embedding"), config, c)
             trained += encoder.params

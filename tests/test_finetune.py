@@ -17,17 +17,18 @@ from train_helpers import Events, text
 
 from ablate import sizes
 from ablate.config import RunConfig
-from ablate.data.passages import Passages, chosen
+from ablate.data.passages import Passages
+from ablate.data.tasks import chosen
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.kinds import Context, Job, Run, kind
 from ablate.kinds.transformer import run_of
 from ablate.model.finetuned import Classifier, merge
 from ablate.model.transformer import beside, model_of
-from ablate.plan import plan
+from ablate.plan import Plan, plan
 from ablate.plan.price import price
 from ablate.study import load
-from ablate.text import labels
+from ablate.text import tasks
 from ablate.train.finetune import Finetuning
 from ablate.train.step import Step
 
@@ -37,6 +38,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "tied": {"norm": "peri", "bias": "none", "tie_embeddings": "tied", "pooling": "last"},
     "bert": {"objective": "masked", "mlm_head_transform": "dense", "norm": "post"},
     "grouped": {"n_kv_head": 1, "norm_kind": "rmsnorm", "position": "learned"},
+    "gpt": {"text_format": "gpt", "special_ids": (-1, -1, -1), "n_texts": 2},
+    "pair": {
+        "text_format": "bert",
+        "special_ids": (-1, 3),
+        "objective": "masked",
+        "tie_embeddings": "tied",
+        "n_texts": 2,
+    },
 }
 ENCODES = {"architecture": "encoder-decoder", "objective": "denoise", "position": "t5"}
 ENCODERS: dict[str, dict[str, Any]] = {
@@ -194,7 +203,7 @@ def finetuned(of: RunConfig, **changes: Any) -> tuple[Finetuning, Events]:
     events = Events()
     run = Run("finetune", of.model_dump(mode="json", exclude={"seed"}), of.seed)
     job = Job((run,), Evaluation(points=2), **changes)
-    training = Finetuning(step, passages(), None, job, Context("cpu", [events]))
+    training = Finetuning(step, passages(), None, job, Context("cpu", [events]), 0.0)
     training.run()
     return training, events
 
@@ -294,7 +303,7 @@ def test_fewer_labels_are_among_more_and_each_class_has_its_share() -> None:
 
 def test_a_document_lies_on_one_side(tmp_path: Path) -> None:
     rows = [(f"line {k}", "ab"[k % 50 // 25], f"book {k // 5}") for k in range(100)]
-    found = labels.task(table(tmp_path / "t.csv", rows, ("text", "label", "document")))
+    found = tasks.task(table(tmp_path / "t.csv", rows, ("text", "label", "document")))
     sides = {(name, bool(side)) for (_, _, name), side in zip(rows, found.fitted, strict=True)}
     assert len(sides) == 20, "each document once"
     held_out = found.classes[~found.fitted]
@@ -303,18 +312,18 @@ def test_a_document_lies_on_one_side(tmp_path: Path) -> None:
 
 def test_a_column_says_what_is_held_out(tmp_path: Path) -> None:
     rows = [(f"line {k}", "ab"[k % 2], ["train", "Test", "val"][k // 2 % 3]) for k in range(24)]
-    found = labels.task(table(tmp_path / "t.csv", rows, ("text", "label", "split")))
+    found = tasks.task(table(tmp_path / "t.csv", rows, ("text", "label", "split")))
     assert found.fitted.tolist() == [row[2] == "train" for row in rows]
 
 
 def test_a_validation_part_is_apart_where_there_is_a_test_part(tmp_path: Path) -> None:
     rows = [(f"line {k}", "ab"[k % 2], ["train", "test", "val"][k // 2 % 3]) for k in range(24)]
     sides = [row[2] for row in rows]
-    found = labels.task(table(tmp_path / "t.csv", rows, ("text", "label", "split")))
+    found = tasks.task(table(tmp_path / "t.csv", rows, ("text", "label", "split")))
     assert found.validation.tolist() == [side == "val" for side in sides]
     assert found.counts.tolist() == [[4, 4], [4, 4]]
     alone = [(*row[:2], row[2].replace("test", "train")) for row in rows]
-    found = labels.task(table(tmp_path / "t.csv", alone, ("text", "label", "split")))
+    found = tasks.task(table(tmp_path / "t.csv", alone, ("text", "label", "split")))
     assert not found.validation.any() and found.counts.tolist() == [[4, 4], [8, 8]]
 
 
@@ -331,7 +340,7 @@ def test_a_text_that_is_held_out_is_not_trained_on(
     ]
     kept = ["text", "label", *columns]
     where = [("text", "label", "split", "document").index(name) for name in kept]
-    found = labels.task(table(tmp_path / "t.csv", [[row[k] for k in where] for row in rows], kept))
+    found = tasks.task(table(tmp_path / "t.csv", [[row[k] for k in where] for row in rows], kept))
     tested = ~found.fitted & ~found.validation
     texts = [{one.strip() for one, on in zip(found.texts, side, strict=True) if on}
              for side in (found.fitted, found.validation, tested)]  # fmt: skip
@@ -348,7 +357,7 @@ def test_a_text_that_is_held_out_is_not_trained_on(
 def test_a_text_with_two_labels_lies_on_one_side(tmp_path: Path) -> None:
     rows = [(f"line {k}", label) for k in range(30) for label in "ab"]
     rows += [(f"own {k}", "b") for k in range(10)]
-    found = labels.task(table(tmp_path / "t.csv", rows))
+    found = tasks.task(table(tmp_path / "t.csv", rows))
     sides = {(one, bool(side)) for one, side in zip(found.texts, found.fitted, strict=True)}
     assert len(sides) == 40
 
@@ -423,6 +432,20 @@ def test_a_search_for_the_rate_of_the_task_tunes_children_from_parents_of_its_se
     (parent,) = (one.run for one in made.runs if one.role == "pretrain")
     assert {one.run.parent for one in made.runs if one.cell == "method=full"} == {parent.key, ""}
     assert not [one for one in made.confounds if "share finetune_lr" in one.text]
+
+
+def warnings(made: Plan) -> list[str]:
+    return [line for line in made.about if line.startswith("Warning")]
+
+
+def test_a_plan_warns_of_labels_that_contradict_and_of_few_held_out_texts(tmp_path: Path) -> None:
+    rows = texts(110)
+    twice = [*rows, (rows[0][0], "early" if rows[0][1] == "late" else "late")]
+    assert warnings(planned(folder_of(tmp_path, rows))) == []
+    (line,) = warnings(planned(folder_of(tmp_path, twice)))
+    assert "task.csv: 1 text has more than one label" in line
+    (line,) = warnings(planned(folder_of(tmp_path, rows[:60])))
+    assert "12 held-out texts are few: one of them is 8% of the accuracy" in line
 
 
 SOTU = BASE.replace("corpus.txt", "sotu")

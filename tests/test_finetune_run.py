@@ -118,9 +118,9 @@ def test_a_rate_is_chosen_on_the_validation_part_and_the_test_part_is_reported(
     table(folder / "task.csv", split, ("text", "label", "split"))
     methods = 'method = ["full", "head"]\n[tune]\nfinetune_lr = [1e-3, 1e-1]\npoints = 3\nseeds = 1'
     made = planned(folder, f'{methods}\nper = "cell"', metric="task_loss", steps=3)
-    assert made.about == (
+    assert made.about[0] == (
         "Task task.csv: 32 texts to train on, 14 held out, 14 of a validation part, on which [tune]"
-        " decides",
+        " decides"
     )
     outcome, printed = train(made, db)
     assert outcome.exit_code == 0, printed

@@ -174,3 +174,16 @@ def test_text_and_images_are_two_studies(tmp_path: Path) -> None:
     rest = "[factors]\nobjective = ['classify', 'causal']\n"
     with pytest.raises(AblateError, match="objective = 'causal' reads text, and other cells"):
         plan(load(str(study(tmp_path, f'{HEAD}metric = "accuracy"{base}{rest}'))))
+
+
+@pytest.mark.parametrize(("shape", "warned"), [((3, 8, 8), True), ((8, 8, 3), False)])
+def test_a_plan_warns_of_an_array_whose_channels_stand_first(
+    tmp_path: Path, shape: tuple[int, ...], warned: bool
+) -> None:
+    text = f'{HEAD}metric = "label_accuracy"{BASE}patch = 1\n[factors]\nmask_ratio = [0.75, 0.5]'
+    file = study(tmp_path, text.replace("batch_tokens = 32\ntokens = 320", "tokens = 8000"))
+    save(tmp_path / "a.npz", n=40, shape=shape)
+    size = 24 if warned else 64
+    file.write_text(file.read_text().replace("[factors]", f"batch_tokens = {size * 4}\n[factors]"))
+    lines = [line for line in plan(load(str(file))).about if line.startswith("Warning")]
+    assert ["[N, channels, height, width]" in line for line in lines] == [True] * warned

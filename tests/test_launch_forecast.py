@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from finetune_study import folder_of, planned
 
 from ablate import sizes
 from ablate.config import RunConfig
@@ -14,8 +16,9 @@ from ablate.errors import AblateError
 from ablate.launch import forecast, packs
 from ablate.launch.devices import Device
 from ablate.launch.trainer import TorchTrainer
-from ablate.plan import plan
-from ablate.plan.forecast import Forecast, at_speed
+from ablate.plan import Cell, plan
+from ablate.plan.forecast import Forecast, TaskTime, at_speed
+from ablate.plan.model import before
 from ablate.study import parse
 from ablate.train import compiled
 
@@ -176,3 +179,81 @@ def test_a_given_speed_is_spent_on_the_flops_of_each_cell() -> None:
     assert found.total(made) == pytest.approx(
         sum(found.seconds(cell, made.study.evaluation) for cell in made.cells) * 3
     )
+
+
+ON_TASK = """
+name = "t"
+question = "?"
+metric = "task_accuracy"
+seeds = 3
+[base]
+corpus = "sotu"
+tokens = 1_000_000
+n_ctx = 64
+[finetune]
+task = "era"
+finetune_batch = 8
+finetune_steps = 100
+[factors]
+method = ["scratch", "head", "lora"]
+labels = [64, 0]
+[eval]
+points = 5
+tokens = 6400
+"""
+
+
+def test_the_forecast_of_fine_tuned_runs_has_their_own_costs(
+    timed: list[list[RunConfig]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By hand: set-up, eager steps of a run alone, evaluations on the task and on the corpus."""
+    asked = []
+
+    def times(plan: object, cell: Cell, device: object, size: object) -> TaskTime:
+        asked.append(cell.levels["method"])
+        return TaskTime(setup=10, step=0.5, text=0.01, pretraining=2)
+
+    monkeypatch.setattr(forecast.task_time, "measure", times)
+    made = plan(parse(ON_TASK, Path("t.toml")))
+    found = forecast.measure(made, [Device("cpu", 8 << 30, 1)], lambda done: None)
+    assert asked == ["scratch", "head", "lora"], "the number of labels changes no step"
+    assert len(timed) == 1, "the pre-training, once"
+    seconds = {c.levels["method"]: found.seconds(c, made.study.evaluation) for c in made.cells}
+    on_task = 10 + 100 * 0.5 + 5 * 800 * 0.01
+    assert seconds == pytest.approx({"scratch": on_task, "head": on_task + 4, "lora": on_task + 4})
+    cell = made.cells[0]
+    assert found.speed(cell) == pytest.approx(8 * 64 / 0.5)
+    first = before(made.cells[-1])
+    assert first is not None
+    parent = found.seconds(first, made.study.evaluation)
+    read = made.study.evaluation.read(first.config, first.held_out)
+    assert parent == pytest.approx((first.config.tokens + read / 3) / 2e6)
+    ended = replace(found, ended={cell.label: 7.0})
+    assert ended.seconds(cell, made.study.evaluation) == 7
+    assert ended.total(made) == pytest.approx(found.total(made) - 3 * (on_task - 7))
+    assert found.total(made) == pytest.approx(3 * parent + 3 * 2 * sum(seconds.values()))
+
+
+def test_the_times_of_a_run_on_a_task_are_of_its_real_steps(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("sklearn")
+    monkeypatch.setattr(forecast.task_time, "SECONDS", 0.05)
+    folder = folder_of(tmp_path)
+    made = planned(folder, 'method = ["scratch", "full", "logistic"]')
+    found = {}
+    for cell in made.cells:
+        device = Device("cpu", 8 << 30, 1)
+        found[cell.label] = forecast.task_time.measure(made, cell, device, packs.Size(1))
+    scratch, full, learner = found.values()
+    assert min(scratch.setup, full.setup, full.step, full.text, full.pretraining) > 0
+    assert scratch.pretraining == 0 == learner.step and learner.pretraining > 0
+
+
+def test_a_given_speed_is_spent_on_the_products_of_a_fine_tuned_run() -> None:
+    made = plan(parse(ON_TASK, Path("t.toml")))
+    found = at_speed(made, 1e12)
+    cell = next(one for one in made.cells if one.levels["method"] == "scratch")
+    per_text = sizes.count(cell.config).flops_per_token * 64 / 1e12
+    expected = 3 * per_text * 8 * 100 + per_text * 800 * 5
+    assert found.seconds(cell, made.study.evaluation) == pytest.approx(expected)

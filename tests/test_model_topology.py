@@ -11,6 +11,8 @@ from model_cases import build, small, tokens
 from torch import nn
 
 from ablate.components import CATALOGUE
+from ablate.config import RunConfig
+from ablate.kinds.transformer import run_of
 from ablate.model.norm import LayerNorm, NoNorm
 from ablate.model.transformer import Transformer
 
@@ -206,6 +208,29 @@ def test_only_runs_whose_initialisation_was_corrected_have_another_key() -> None
     for name in CATALOGUE["topology"].names:
         for init in ("fan-in", "depth-scaled", "normal-0.02"):
             identity = small(topology=name, init=init).identity
-            starved = name not in ("serial", "double-skip", "parallel")
+            topology = CATALOGUE["topology"][name]
+            # without any branch it is fan-in
+            starved = topology.adds_attention != topology.adds_mlp
             corrected = {"revisions": {"init": 1}} if starved and init == "depth-scaled" else {}
             assert {k: v for k, v in identity.items() if k == "revisions"} == corrected
+
+
+@pytest.mark.parametrize(
+    ("scaled", "plain"), [("depth-scaled", "fan-in"), ("normal-0.02-scaled", "normal-0.02")]
+)
+def test_a_scaled_init_without_a_branch_to_scale_is_the_plain_one(scaled: str, plain: str) -> None:
+    """Equal weights have one key, and the plan says so; where one weight differs, they have two."""
+    for topology in CATALOGUE["topology"].names:
+        of = {
+            init: RunConfig(topology=topology, init=init, n_layer=3, d_model=8, n_head=2, n_ctx=8)
+            for init in (scaled, plain)
+        }
+        models = []
+        for config in of.values():
+            model = Transformer(config)
+            # as the level alone says, whatever the configuration makes of it
+            model.config = config.model_copy(update={"init": scaled if not models else plain})
+            model.initialise([0])
+            models.append(dict(model.named_parameters()))
+        equal = all(torch.equal(models[0][name], one) for name, one in models[1].items())
+        assert (run_of(of[scaled]).key == run_of(of[plain]).key) is equal, topology

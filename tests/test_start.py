@@ -21,7 +21,7 @@ from test_folders import made
 
 import ablate as library
 from ablate import report, results, store, text
-from ablate.analysis.records import Contrast
+from ablate.analysis.records import Best, Contrast, Multiplicity, NoFailures
 from ablate.data.batches import gather, held_out_starts
 from ablate.errors import AblateError
 from ablate.kinds import Context, Job
@@ -29,7 +29,7 @@ from ablate.kinds.transformer import Transformer
 from ablate.model.transformer import model_of
 from ablate.plan import Plan, plan
 from ablate.plan.tiny import tiny
-from ablate.report import method
+from ablate.report import method, overview
 from ablate.study import load
 from ablate.train import start
 from ablate.trained import hugging_face, prune
@@ -269,12 +269,15 @@ def test_runs_of_no_steps_are_evaluated_and_runs_of_steps_learn(
     assert "Starts from the weights of gpt2" in ablate("show", "1", "--db", str(db))[1]
 
 
-def test_without_noise_of_seeds_the_interval_is_for_new_text(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_without_noise_of_seeds_the_interval_is_for_new_text(
+    folder: Path, tmp_path: Path, seeds: int
+) -> None:
     long = "".join(random.Random(5).choices("abcdefuvwxyz ", k=120_000))
     (folder / "long.txt").write_text(
         "\n\n\n".join(long[k : k + 300] for k in range(0, 120_000, 300))
     )
-    made = planned(folder, seeds=2)
+    planned(folder, seeds=seeds)
     file = folder / "started.toml"
     text_ = (
         file.read_text().replace("corpus.txt", "long.txt").replace("tokens = 512", "tokens = 9999")
@@ -287,10 +290,103 @@ def test_without_noise_of_seeds_the_interval_is_for_new_text(folder: Path, tmp_p
     (found,) = (one for one in library.findings("started", db=path) if isinstance(one, Contrast))
     windows = results.weighted_windows("started", path, "loss")
     difference = (windows["drop_blocks=[0]"] - windows["drop_blocks=[]"]).to_numpy()
-    assert (difference[0] == difference[1]).all() and len(difference[0]) > 5
+    assert (difference[0] == difference[-1]).all() and len(difference[0]) > 5
     half = scipy.stats.sem(difference[0]) * scipy.stats.t.ppf(0.975, len(difference[0]) - 1)
     assert (found.text_hi - found.text_lo) / 2 == pytest.approx(half, rel=1e-6)
     assert found.text_lo < found.mean < found.text_hi and found.verdict == "unknown"
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_arms_that_are_evaluated_at_once_are_ranked_exactly_whatever_the_number_of_seeds(
+    folder: Path, tmp_path: Path, ablate: Cli, seeds: int
+) -> None:
+    made = planned(folder, "drop_blocks = [[], [0], [1]]", seeds=seeds, start="", name="exact")
+    assert not any(cell.seeded for cell in made.cells)
+    db = tmp_path / "ablate.db"
+    outcome, said = train(made, db)
+    assert outcome.exit_code == 0, said
+    with store.open(str(db)) as opened:
+        data = report.gather(opened, "exact")
+    losses = data.good[data.good["seed"] == 0].set_index("cell")["metric"]
+    (best,) = data.findings.of(Best)
+    assert best.exact and best.means == (losses.min(),)
+    assert best.arms == (losses.idxmin().removeprefix("drop_blocks="),) and len(best.excluded) == 2
+    for one in data.findings.of(Contrast):
+        assert one.exact and one.mean == losses[one.cell] - losses[one.baseline]
+    assert not data.findings.of(NoFailures) and not data.findings.of(Multiplicity)
+    first, reach = overview.headline(data)
+    assert f"is {losses.idxmin()} (" in first and "drop_blocks=[]" in reach
+    code, out, _ = ablate("plan", str(folder / "exact.toml"), "--db", str(db))
+    assert code == 0 and "standard deviations" not in out and "With one seed no effect" not in out
+
+
+def test_an_encoder_decoder_of_a_run_is_evaluated_as_it_was_and_trained_on(
+    folder: Path, tmp_path: Path
+) -> None:
+    base = """tokens = 800
+architecture = "encoder-decoder"
+objective = "denoise"
+n_layer = 1
+d_model = 16
+n_head = 2
+n_ctx = 20"""
+    file, db = folder / "two.toml", tmp_path / "ablate.db"
+    written = STUDY.replace('[start]\nfrom = "{given}"\n{start}\n', "")
+    given = {"metric": "corrupted_loss@0.15", "name": "two", "seeds": 1, "base": base}
+    more = '[run]\nkeep = "final"'
+    file.write_text(written.format(factors="lr = [1e-2, 1e-3]", more=more, **given))
+    outcome, said = train(plan(load(str(file))), db)
+    assert outcome.exit_code == 0, said
+    first = library.load("two", db=str(db)).set_index("lr").loc[1e-2]
+    (path,) = (tmp_path / "ablate.weights").glob(f"{first['key'][:12]}*")
+    made = planned(
+        folder,
+        "tokens = [0, 800]",
+        name="again",
+        given=str(path),
+        base="",
+        metric="corrupted_loss@0.15",
+    )
+    assert [cell.seeded for cell in made.cells] == [False, True]
+    outcome, said = train(made, db)
+    assert outcome.exit_code == 0, said
+    found = library.load("again", db=str(db)).set_index("tokens")["metric"]
+    assert found[0] == pytest.approx(first["metric"], abs=1e-6)
+    assert found[800] < found[0]
+    with pytest.raises(AblateError, match=r"prune_share: .*'encoder-decoder' has two stacks"):
+        planned(
+            folder,
+            "prune_share = [0, 0.5]",
+            name="drop",
+            given=str(path),
+            metric="corrupted_loss@0.15",
+        )
+
+
+def test_a_folder_of_an_encoder_decoder_is_refused_with_what_to_give(folder: Path) -> None:
+    made("t5", vocab_size=260).save_pretrained(folder / "t5")
+    with pytest.raises(AblateError, match="give the file of weights of a run"):
+        planned(folder, given="t5")
+
+
+def test_arms_that_draw_by_the_seed_are_not_exact(folder: Path, tmp_path: Path) -> None:
+    made = planned(folder, "prune_share = [0, 0.5]", seeds=2, name="drawn")
+    assert [cell.seeded for cell in made.cells] == [False, True]
+    outcome, said = train(made, tmp_path / "ablate.db")
+    assert outcome.exit_code == 0, said
+    with store.open(str(tmp_path / "ablate.db")) as opened:
+        data = report.gather(opened, "drawn")
+    assert data.exact == {"prune_share=0"}
+    assert not any(one.exact for one in (*data.findings.of(Best), *data.findings.of(Contrast)))
+
+
+def test_one_run_of_a_changed_model_is_not_taken_for_exact(folder: Path, tmp_path: Path) -> None:
+    """The parameters of its positions are drawn by the seed."""
+    made = planned(folder, 'position = ["learned", "rotary"]', seeds=1, name="moved")
+    outcome, said = train(made, tmp_path / "ablate.db")
+    assert outcome.exit_code == 0, said
+    with store.open(str(tmp_path / "ablate.db")) as opened:
+        assert not report.gather(opened, "moved").exact
 
 
 def test_a_stopped_run_continues_as_if_it_had_not_been(

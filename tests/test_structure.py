@@ -32,7 +32,8 @@ HEAVY = {
     "alembic": ORDER.index("store"),
     "scipy": ORDER.index("stats"),
     "optuna": ORDER.index("tune"),
-    **dict.fromkeys(("tensorboard", "mlflow", "wandb"), len(ORDER)),  # never as one is loaded
+    # never as one is loaded
+    **dict.fromkeys(("tensorboard", "mlflow", "sklearn", "wandb"), len(ORDER)),
 }
 
 

@@ -88,6 +88,7 @@ def _contrast(
             records.Pair(int(seed), float(value), float(baseline), *map(str, statuses))
             for seed, value, baseline, *statuses in pairs[list(columns)].to_numpy(object)
         ),
+        exact={row["cell"], row["baseline"]} <= data.exact,
         choice_error=paired.choice(pairs, data.choices).error if data.choices else math.nan,
         **_robust(pairs, verdict, data.crossed),
         **_new_text(data, row, pairs, verdict),
@@ -112,7 +113,8 @@ def _new_text(
         return unknown  # runs of an earlier version have no windows
     values = difference.to_numpy(float)
     if verdict == "unknown":
-        if len(values) < 2 or (values != values[0]).any():
+        exact = {row["cell"], row["baseline"]} <= data.exact
+        if not exact and (len(values) < 2 or (values != values[0]).any()):
             return unknown
         _, effect = over_windows(values[0])
         half = (effect.hi - effect.lo) / 2

@@ -10,6 +10,7 @@ import pandas as pd
 
 from ablate import results
 from ablate.analysis import paired
+from ablate.components import CATALOGUE
 from ablate.metrics import final
 from ablate.plan.check import COMPARABLE
 from ablate.store import status
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 
 POINTS = 200  # of a curve in a figure
+
+_MODEL = ("block", "attention", "position", "embedding")  # groups of fields that may add parameters
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,35 @@ class StudyData:
         """Compared runs with a metric that counts."""
         whole = (self.compared["status"] == "complete") & self.compared["metric"].notna()
         return self.compared[whole].reset_index(drop=True)
+
+    @cached_property
+    def exact(self) -> frozenset[str]:
+        """Cells of given weights that were evaluated as they are: their seeds change nothing.
+
+        Where something is drawn by the seed, the runs of a cell differ. Of a single run, it is only
+        known where the study changes no field of the model: that may add parameters.
+        """
+        if "start_hash" not in self.good or self.study.kind != "transformer":
+            return frozenset()
+        tables = [self.settings.get(name) or {} for name in ("base", "factors")]
+        names = {name for table in tables for name in table}
+        for levels in tables[1].values():
+            for level in levels.values() if isinstance(levels, dict) else ():
+                names |= set(level) if isinstance(level, dict) else set()
+        changed = any(CATALOGUE[name].group in _MODEL for name in names & set(CATALOGUE))
+        found = set()
+        for cell, runs in self.good.groupby("cell"):
+            if changed and len(runs) < 2:
+                continue
+            drawn = any(
+                name in runs and (runs[name].astype(float).fillna(0) % 1 > 0).any()
+                for name in ("prune_share", "shuffle_heads")
+            )
+            given = (runs["start_hash"].astype(object).fillna("") != "").all()
+            untrained = (runs["tokens"] == 0).all() and runs["metric"].nunique() == 1
+            if given and untrained and not drawn:
+                found.add(str(cell))
+        return frozenset(found)
 
     def incomparable(self, stratum: str | None = None) -> list[str]:
         """Return fields across which the metric does not compare, but which differ between cells.

@@ -137,6 +137,7 @@ class Contrast(Measured, OfContrast):
             single windows are stored.
         text_hi: Upper end of it.
         significant: Whether Holm's p is at most 0.05.
+        exact: Whether nothing was trained or drawn in both arms, so that seeds change nothing.
     """
 
     kind: ClassVar[str] = "contrast"
@@ -152,6 +153,7 @@ class Contrast(Measured, OfContrast):
     text_lo: float
     text_hi: float
     significant: bool
+    exact: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,6 +396,8 @@ class Best(Finding):
         excluded: Arms that are significantly worse than the best.
         failed: Arms that cannot be in the set because runs of theirs failed, or learnt nothing.
         seeds: Seeds compared.
+        exact: Whether nothing was trained or drawn, so that seeds change nothing: the order of the
+            arms on this held-out text is then known, and `arms` are those with the best value.
     """
 
     kind: ClassVar[str] = "best"
@@ -402,6 +406,7 @@ class Best(Finding):
     excluded: tuple[str, ...]
     failed: tuple[str, ...]
     seeds: int
+    exact: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

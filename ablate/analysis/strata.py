@@ -40,9 +40,13 @@ def best(data: StudyData, failed: frozenset[str]) -> Iterator[records.Best]:
             .reindex(columns=judged)
             .dropna()
         )
-        if len(arms) < 2 or len(judged) < 2 or len(table) < 2:
+        exact = data.exact.issuperset(judged)
+        if len(arms) < 2 or len(judged) < 2 or len(table) < (1 if exact else 2):
             continue
         goal: Any = data.study.goal
+        if exact:
+            yield _exact(data, stratum, table, arms)
+            continue
         noise = partial(_noise, data, stratum, table)
         found = stats.best_arms(table.to_numpy(float), goal=goal, noise=noise)
         chosen = [judged[position] for position in found.candidates]
@@ -54,6 +58,29 @@ def best(data: StudyData, failed: frozenset[str]) -> Iterator[records.Best]:
             failed=tuple(arms[cell] for cell in arms.index if cell not in judged),
             seeds=len(table),
         )
+
+
+def _exact(data: StudyData, stratum: str, table: pd.DataFrame, arms: pd.Series) -> records.Best:
+    """Return the best arms of a stratum whose runs do not depend on their seed.
+
+    Args:
+        data: The study.
+        stratum: The stratum.
+        table: Metric, seeds × cells, of the arms that are judged.
+        arms: Cell → name of its arm.
+    """
+    values = table.iloc[0]
+    best = values.min() if data.study.goal == "min" else values.max()
+    chosen = [cell for cell in table.columns if values[cell] == best]
+    return records.Best(
+        stratum=stratum,
+        arms=tuple(arms[cell] for cell in chosen),
+        means=tuple(float(values[cell]) for cell in chosen),
+        excluded=tuple(arms[cell] for cell in table.columns if cell not in chosen),
+        failed=tuple(arms[cell] for cell in arms.index if cell not in table.columns),
+        seeds=len(table),
+        exact=True,
+    )
 
 
 def _noise(
@@ -98,6 +125,8 @@ def pairing(contrasts: Sequence[records.Contrast]) -> Iterator[records.Pairing]:
 
 def no_failures(data: StudyData, failed: frozenset[str]) -> Iterator[records.NoFailures]:
     """Yield the failure rate that a study without a failed run is compatible with."""
+    if data.exact.issuperset(data.good["cell"]):
+        return  # no seed could have failed otherwise
     seeds = data.good.groupby("cell")["seed"].nunique()
     if len(seeds) and not failed:
         yield records.NoFailures(seeds=int(seeds.min()), upper=stats.unseen(int(seeds.min())))
@@ -112,6 +141,7 @@ def multiplicity(
         contrasts: All of them.
         crossed: Whether seeds are crossed, so that no sign-flip test is made.
     """
+    contrasts = [one for one in contrasts if not one.exact]
     if not contrasts:
         return
     families: dict[str, int] = {}

@@ -150,7 +150,7 @@ def plan(
     forecast, slots = None, list["Device"]()
     if device:
         slots = _slots(planned, device)
-        forecast = _measure(planned, slots)
+        forecast = _of_ended(_measure(planned, slots), planned, slots[0].name, db)
     elif speed:
         forecast = at_speed(planned, speed)
     how = _how(forecast, speed)
@@ -249,7 +249,10 @@ def _how(forecast: Forecast | None, speed: float | None) -> str:
     start = f", after about {duration(forecast.start)} of start-up" if forecast.start else ""
     gains = "compiling and further devices save" if "," in forecast.device else "compiling saves"
     estimate = f", with an estimate of what {gains}" if forecast.estimated else ""
-    return f"on {many}{forecast.device}, as timed now{estimate}{start}"
+    ended = f"; fine-tuned runs of {len(forecast.ended)} cells as those that have ended"
+    return f"on {many}{forecast.device}, as timed now{estimate}{start}" + ended * bool(
+        forecast.ended
+    )
 
 
 def _speed(text: str) -> float:
@@ -276,6 +279,25 @@ def _measure(plan: Plan, slots: Sequence[Device]) -> Forecast:
     doing = f"timing {len(plan.cells)} models on {slots[0].name}"
     with Console(stderr=True).status(doing) as status:
         return forecast.measure(plan, slots, lambda done: status.update(f"{doing}: {done} done"))
+
+
+def _of_ended(forecast: Forecast, plan: Plan, device: str, db: str | None) -> Forecast:
+    """The forecast with the times of fine-tuned runs that have ended on such a device."""
+    from statistics import fmean
+
+    from ablate.cli.database import existing
+    from ablate.launch.trainer import device_name
+    from ablate.store.status import task_seconds
+
+    if not plan.study.finetunes or (database := existing(db)) is None:
+        return forecast
+    with database:
+        known = task_seconds(database, device_name(device))
+    found: dict[str, list[float]] = {}
+    for one in (*plan.runs, *plan.later):
+        if one.run.key in known:
+            found.setdefault(one.cell, []).append(known[one.run.key])
+    return replace(forecast, ended={cell: fmean(seconds) for cell, seconds in found.items()})
 
 
 def _learnt(plan: Plan, db: str | None) -> dict[str, float]:
@@ -347,7 +369,7 @@ def _cells(
         if set(column) != {None}
     }
     if forecast:
-        columns["tokens/s"] = [count(forecast.tokens_per_second[cell.label]) for cell in cells]
+        columns["tokens/s"] = [count(forecast.speed(cell)) for cell in cells]
         columns["time a run"] = [
             duration(forecast.seconds(cell, plan.study.evaluation)) for cell in cells
         ]
@@ -445,6 +467,7 @@ def _texts(plan: Plan) -> Iterator[str]:
 def _labels(plan: Plan) -> Iterator[str]:
     """How many texts of each label the study's own linear probe has."""
     from ablate.plan.probes import texts
+    from ablate.text.labels import few_held_out
     from ablate.units import listed
 
     if found := texts(plan):
@@ -461,6 +484,8 @@ def _labels(plan: Plan) -> Iterator[str]:
                 f"Warning: texts with more than one label in {plan.study.evaluation.probe_csv}:"
                 f" {n:,}; no probe can predict all their labels"
             )
+        if few := few_held_out(int(found.counts[0].sum())):
+            yield f"Warning: {plan.study.evaluation.probe_csv}: {few}"
 
 
 def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
@@ -626,6 +651,13 @@ def _resolution(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
     from ablate import metrics, stats
 
     pairs, crossed = price.pairs, plan.study.crossed
+    if not any(cell.seeded for cell in plan.cells):
+        yield (
+            "No smallest effect: differences are exact on this held-out text, because nothing is"
+            " trained or drawn. The report's intervals are for new text, and more seeds do not"
+            " narrow them; more [eval] final_tokens do"
+        )
+        return
     if crossed:
         pairs = min(crossed.init, crossed.data)
     if price.pairs < 2:

@@ -16,6 +16,7 @@ from ablate.components import (
     objective,
     position,
     starting,
+    text_format,
     tokenizer,
     training,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "objective",
     "position",
     "starting",
+    "text_format",
     "tokenizer",
     "training",
 ]

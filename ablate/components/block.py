@@ -506,9 +506,15 @@ class NoBias(Bias):
 
 
 class Init(Component):
-    """Base of the levels of `init`: standard deviation 1/√fan_in."""
+    """Base of the levels of `init`: standard deviation 1/√fan_in.
+
+    Attributes:
+        unscaled: The level that it is with a topology that adds nothing to the stream; "" where the
+            topology makes no difference.
+    """
 
     factors = ("init",)
+    unscaled: ClassVar[str] = ""
     function_hook = "deviation"
 
     def deviation(self, config: Config, fan_in: int, ends_branch: bool) -> float:
@@ -545,6 +551,8 @@ class DepthScaled(Init):
     topology adds what they return to the stream.
     """
 
+    unscaled = "fan-in"
+
     def deviation(self, config: Config, fan_in: int, ends_branch: bool) -> float:
         return 1 / math.sqrt(fan_in * (2 * config.n_layer if ends_branch else 1))
 
@@ -570,6 +578,8 @@ class Normal002Scaled(Normal002):
     """normal-0.02, with the output matrices of attention and MLP divided by √(2·n_layer) where the
     topology adds their outputs to the residual stream.
     """
+
+    unscaled = "normal-0.02"
 
     def deviation(self, config: Config, fan_in: int, ends_branch: bool) -> float:
         return 0.02 / math.sqrt(2 * config.n_layer if ends_branch else 1)

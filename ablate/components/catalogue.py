@@ -115,6 +115,13 @@ BLOCKS = {"architecture": ("transformer", "rnn-seq2seq", *CROSSES, *IMAGES)}
 TEXT = {"objective": ("causal", "masked", "pairs", "span", "denoise")}
 # what factors of the scores need
 ATTENDS = {"mixer": ("attention", "rnn-attention"), "architecture": CROSSES}
+# what those of a task do
+FINETUNES = {
+    "method": (
+        *("scratch", "full", "head", "adapter", "lora"),
+        *("logistic", "svm", "random-forest"),
+    )
+}
 DENSE = {"mlp": ("dense",)}  # what those of the MLP do
 _ROWS = (
     # -- block -------------------------------------------------------------------------------------
@@ -422,7 +429,14 @@ _ROWS = (
         "fine-tuning",
         "Features of a text that the classifier reads.",
         choice=True,
-        needs={"method": ("scratch", "full", "head", "adapter", "lora")},
+        needs=FINETUNES,
+    ),
+    Factor(
+        "text_format",
+        "fine-tuning",
+        "How a text, or a pair of texts, of a task is written for the model.",
+        choice=True,
+        needs=FINETUNES,
     ),
     Factor(
         "code",

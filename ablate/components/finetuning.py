@@ -17,22 +17,30 @@ HU = "Hu et al. 2021, arXiv:2106.09685"
 GPT = "Radford et al. 2018 (GPT)"
 BERT = "Devlin et al. 2019, arXiv:1810.04805"
 
-TASK_FIELDS = (
+OF_TASK = (
     Field(
         "task",
         str,
         "",
-        "A CSV or TSV file with the columns text and label, or a task of a shipped corpus: novel"
-        " (austen), era (sotu).",
+        "A CSV, TSV or JSON lines file with the columns text and label, and text_pair for pairs, or"
+        " word and label; or a task of a shipped corpus: novel, same-novel, syllables (austen),"
+        " era, same-speech (sotu).",
     ),
     Field("task_hash", str, "", "SHA-256 of the task's file; filled in."),
     Field("n_class", int, 0, "Classes of the task; filled in."),
     Field("n_validation", int, 0, "Texts of the task's validation part; filled in."),
+    Field("n_texts", int, 1, "Texts of each example: 2 for a task of pairs; filled in."),
+    Field("n_fitted", int, 0, "Examples to train on, at most; filled in."),
+    Field("n_tested", int, 0, "Examples that are held out, at most; filled in."),
+    Field("unit", str, "text", "What has a label: text, or word of running text; filled in."),
     Field("labels", int, 0, "Number of labelled texts to train on; 0 for all.", GPT),
+)
+OF_TRAINING = (
     Field("finetune_steps", int, 200, "Optimiser steps on the task."),
     Field("finetune_lr", float, 1e-3, "Peak learning rate on the task."),
     Field("finetune_batch", int, 32, "Texts per step on the task."),
 )
+TASK_FIELDS = (*OF_TASK, *OF_TRAINING)
 
 
 class Method(Component):
@@ -44,6 +52,9 @@ class Method(Component):
         reads_blocks: Whether it changes the blocks of a transformer.
         trains: Which weights of the pre-trained model it trains: "all", "norms", or "" for none. It
             also trains the classifier and the modules that it adds.
+        embeds: Whether it trains the embeddings of tokens that `text_format` adds.
+        has_loss: Whether it gives each class a probability, which a loss needs.
+        by_steps: Whether steps of the optimiser train it; else a learner is fitted to features.
     """
 
     factors = ("method",)
@@ -51,6 +62,9 @@ class Method(Component):
     starts: ClassVar[bool] = True
     reads_blocks: ClassVar[bool] = False
     trains: ClassVar[str] = ""
+    embeds: ClassVar[bool] = True
+    by_steps: ClassVar[bool] = True
+    has_loss: ClassVar[bool] = True
     fields: ClassVar[tuple[Field, ...]] = TASK_FIELDS
 
     def check(self, config: Config) -> None:
@@ -61,7 +75,7 @@ class Method(Component):
                 raise AblateError(f"{name} = {value}: a whole number of {least} or more is wanted")
         if not self.finetunes:
             return
-        if not 0 < config.finetune_lr < float("inf"):
+        if self.by_steps and not 0 < config.finetune_lr < float("inf"):
             raise AblateError(f"finetune_lr = {config.finetune_lr}: a number above 0 is wanted")
         model, objective = config.part("architecture"), config.part("objective")
         if objective.pairs or not model.probed:
@@ -90,7 +104,8 @@ class Method(Component):
 
     def batch(self, config: Config) -> int:
         """Return the sequences of an optimiser step of a run with this level."""
-        n: int = config.finetune_batch if self.finetunes else config.batch_size
+        trained = self.finetunes and self.by_steps
+        n: int = config.finetune_batch if trained else config.batch_size
         return n
 
     def added(self, config: Config) -> int:
@@ -99,11 +114,11 @@ class Method(Component):
 
     def add(self, model: Any, config: Config) -> None:
         """Add its modules to a pre-trained model, in place, by the function that `module` names."""
-        if self.module:
+        if self.module and self.by_steps:
             self.load()(model, config)
 
 
-_COUNTS = ("finetune_steps", "finetune_batch", "adapter_size", "lora_rank")
+_COUNTS = ("finetune_steps", "finetune_batch", "adapter_size", "lora_rank", "n_trees")
 
 
 @level("method", "none")
@@ -132,6 +147,8 @@ class Full(Method):
 @level("method", "head", source=BERT)
 class Head(Method):
     """The classifier alone, on the features of the pre-trained model."""
+
+    embeds = False
 
 
 @level("method", "adapter", source=HOULSBY)
@@ -183,6 +200,55 @@ class LoRA(Method):
         c, d_head = config.d_model, config.d_head
         widths = (config.n_head * d_head, config.n_kv_head * d_head)
         return int(config.n_layer * sum(config.lora_rank * (c + width) for width in widths))
+
+
+class Learner(Method):
+    """Base of the levels that fit a learner of scikit-learn to the features, as they are."""
+
+    by_steps = embeds = has_loss = False
+    fields: ClassVar[tuple[Field, ...]] = OF_TASK
+
+    def check(self, config: Config) -> None:
+        """See `Component.check`."""
+        super().check(config)
+        if getattr(config, "learner_c", 1.0) <= 0:
+            raise AblateError(f"learner_c = {config.learner_c}: a number above 0 is wanted")
+
+
+PENALISED = (
+    *OF_TASK,
+    Field(
+        "learner_c",
+        float,
+        1.0,
+        "C of scikit-learn's learners: the weight of the training texts against the penalty.",
+    ),
+)
+
+
+@level("method", "logistic", source="scikit-learn, LogisticRegression")
+class Logistic(Learner):
+    """A logistic regression on the features of the pre-trained model."""
+
+    module = "ablate.train.learners:logistic"
+    has_loss = True
+    fields = PENALISED
+
+
+@level("method", "svm", source="Cortes & Vapnik 1995; scikit-learn, SVC")
+class SupportVectors(Learner):
+    """A support vector machine with a Gaussian kernel on the features of the pre-trained model."""
+
+    module = "ablate.train.learners:svm"
+    fields = PENALISED
+
+
+@level("method", "random-forest", source="Breiman 2001; scikit-learn, RandomForestClassifier")
+class RandomForest(Learner):
+    """A random forest on the features of the pre-trained model."""
+
+    module = "ablate.train.learners:random_forest"
+    fields = (*OF_TASK, Field("n_trees", int, 300, "Trees of a random forest."))
 
 
 class Pooling(Component):

@@ -84,10 +84,16 @@ class Given(Start):
     def check(self, config: Config) -> None:
         """See `Component.check`."""
         model = config.part("architecture")
-        if not model.of_blocks or model.encodes:
+        if not model.of_blocks:
             raise AblateError(
-                f"[start]: architecture = {model.name!r}: only weights of models with one stack of"
-                " ablate's blocks can be given"
+                f"[start]: architecture = {model.name!r}: only weights of models of ablate's blocks"
+                " can be given"
+            )
+        changed = [one.name for one in self.fields[2:] if getattr(config, one.name) != one.default]
+        if model.encodes and changed:
+            raise AblateError(
+                f"{changed[0]}: architecture = {model.name!r} has two stacks: blocks and heads can"
+                " be left out of models with one stack; remove it"
             )
         blocks = self.blocks(config)
         for name in ("drop_blocks", "swap_blocks"):

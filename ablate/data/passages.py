@@ -11,7 +11,7 @@ of one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ablate import draws, text
+from ablate import text
 from ablate.config import RunConfig
 from ablate.data.batches import gather
 from ablate.errors import AblateError
@@ -41,6 +41,10 @@ class Passages:
         chance: Accuracy of always choosing the class that most fitted passages have; NaN: unknown.
         validation: Whether a passage that is not fitted is for decisions, and not tested; [P] bool,
             None for none.
+        swapped: Inputs with the second text of each pair first, [P, T], where a model reads both
+            orders.
+        tags: The class of the word that each token carries, [P, T] int64, -1 for none; None for a
+            task of texts, whose classes are `classes`.
     """
 
     inputs: Tensor
@@ -49,6 +53,8 @@ class Passages:
     lengths: np.ndarray | None = None
     chance: float = math.nan
     validation: np.ndarray | None = None
+    swapped: Tensor | None = None
+    tags: np.ndarray | None = None
 
     def rows(self, n: int, among: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """Yield the numbers of passages, up to `n` of similar length at a time.
@@ -64,11 +70,27 @@ class Passages:
             yield order[first : first + n]
 
     def padded(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return some passages, [n, T] int64, as long as the longest of them; and lengths [n]."""
+        """Return some passages, [n, T] int64, as long as the longest of them; and lengths [n].
+
+        Passages that are read in both orders are [2·n, T], the second order behind the first.
+        """
         lengths = np.full(len(rows), self.inputs.shape[1])
         if self.lengths is not None:
             lengths = self.lengths[rows]
-        return self.inputs[rows, : lengths.max()].long(), torch.from_numpy(lengths)
+        orders = [self.inputs] if self.swapped is None else [self.inputs, self.swapped]
+        inputs = torch.cat([order[rows, : lengths.max()] for order in orders])
+        return inputs.long(), torch.from_numpy(np.tile(lengths, len(orders)))
+
+    def labels(self, rows: np.ndarray) -> np.ndarray:
+        """Return the classes of some passages, [n], or of their words, in their order."""
+        if self.tags is None:
+            return self.classes[rows]
+        tags: np.ndarray = self.tags[rows]
+        return tags[tags >= 0]
+
+    def n_labels(self, rows: np.ndarray) -> int:
+        """Return the number of labels of some passages."""
+        return len(self.labels(rows))
 
     def accuracy(self, features: Tensor) -> float:
         """Return the share of test passages that the probe classifies correctly.
@@ -131,73 +153,80 @@ def labelled(evaluation: Evaluation, config: RunConfig, sources: Mapping[str, st
         AblateError: The file has changed since the plan, or a text has no tokens.
     """
     named = f"probe_csv = {evaluation.probe_csv!r}"
-    return _of_texts(labels.read, evaluation.probe_csv_hash or "", named, config, sources)
+    return of_texts(labels.read, evaluation.probe_csv_hash or "", named, config, sources)
 
 
-def task(config: RunConfig, tokens: Tokens, sources: Mapping[str, str]) -> Passages:
-    """Return the texts of a run's `task`: those to train on, which are `fitted`, and the others.
-
-    Args:
-        config: A run that is fine-tuned.
-        tokens: The text of its corpus.
-        sources: Content hash of corpus, tokenizer and the task's file → location.
-
-    Raises:
-        AblateError: The file has changed since the plan, or a text has no tokens.
-    """
-    options = config.model_extra or {}
-    if not options["task_hash"]:
-        return passages(labels.TASKS[options["task"]], config, tokens, sources)
-    named = f"task = {options['task']!r}"
-    return _of_texts(labels.task, options["task_hash"], named, config, sources)
-
-
-def chosen(asked: Passages, n: int, seed: int) -> np.ndarray:
-    """Return the numbers of `n` passages to train on, of all that are fitted.
-
-    Each class has its share of them, and one at least. More labels of one seed contain fewer.
-
-    Args:
-        asked: The passages.
-        n: How many; 0 for all.
-        seed: The seed that they are drawn by.
-
-    Raises:
-        AblateError: There are fewer, or fewer than classes are asked for.
-    """
-    fitted = np.flatnonzero(asked.fitted)
-    classes = asked.classes[fitted]
-    n_class = int(asked.classes.max()) + 1
-    labels.check_number(n, len(fitted), n_class)
-    place = np.empty(len(fitted))
-    for number in range(n_class):
-        of_class = np.flatnonzero(classes == number)
-        draw = np.random.default_rng((seed, draws.stream("finetune.labels"), number))
-        place[draw.permutation(of_class)] = np.arange(len(of_class)) / max(1, len(of_class))
-    return fitted[np.lexsort((classes, place))[: n or len(fitted)]]
-
-
-def _of_texts(
+def of_texts(
     read: Callable[[Path], labels.LabelledTexts],
     hash: str,
     named: str,
     config: RunConfig,
     sources: Mapping[str, str],
 ) -> Passages:
-    """Return the texts of a file with this hash, which `named` calls by its key."""
+    """Return the texts of a file, as the run's `text_format` writes them.
+
+    Args:
+        read: What reads the file.
+        hash: SHA-256 of the file.
+        named: What calls it by its key, for errors.
+        config: The run.
+        sources: Content hash of corpus, tokenizer and file of labels → location.
+
+    Raises:
+        AblateError: The file has changed since the plan, or a text has no tokens.
+    """
     # another launcher may have planned the study anew, with another file
     path = Path(sources.get(hash, ""))
     if path == Path() or (found := read(path)).hash != hash:
         raise AblateError(f"{named} has changed since the study was planned: run the study again")
-    encoded = text.encoder(config, sources).encode([one.encode() for one in found.texts])
-    lengths = np.array([min(len(tokens), config.n_ctx) for tokens in encoded])
-    if not lengths.all():
-        empty = found.texts[int(lengths.argmin())]
-        raise AblateError(f"{path}: tokenizer {config.tokenizer!r} has no tokens for {empty!r:.60}")
-    inputs = torch.zeros(len(encoded), int(lengths.max()), dtype=torch.int32)
-    for row, tokens, length in zip(inputs, encoded, lengths, strict=True):
-        row[:length] = torch.tensor(list(tokens[:length]))
-    return Passages(inputs, found.classes, found.fitted, lengths, found.chance, found.validation)
+    encoder = text.encoder(config, sources)
+    columns = [found.texts, *([found.seconds] if found.seconds else [])]
+    encoded = [encoder.encode([one.encode() for one in column]) for column in columns]
+    for column, tokens in zip(columns, encoded, strict=True):
+        for one, its in zip(column, tokens, strict=True):
+            if not len(its):
+                what = f"tokenizer {config.tokenizer!r} has no tokens for {one!r:.60}"
+                raise AblateError(f"{path}: {what}")
+    inputs, lengths, swapped = written(config, *encoded)
+    return Passages(
+        inputs, found.classes, found.fitted, lengths, found.chance, found.validation, swapped
+    )
+
+
+def written(
+    config: RunConfig,
+    firsts: Sequence[Sequence[int]],
+    seconds: Sequence[Sequence[int]] | None = None,
+) -> tuple[Tensor, np.ndarray, Tensor | None]:
+    """Return texts, or pairs of them, as the run's `text_format` writes them.
+
+    Args:
+        config: The run.
+        firsts: Tokens of the first text of each example, P.
+        seconds: Tokens of the second text; None for single texts.
+
+    Returns:
+        Inputs [P, T], lengths [P], and the inputs with the second text first, where it is read too.
+    """
+    form = config.part("text_format")
+    others: Sequence[Sequence[int] | None] = seconds or [None] * len(firsts)
+
+    def rows(swapped: bool) -> list[list[int]]:
+        pairs = zip(firsts, others, strict=True)
+        return [form.write(a, b, config, swapped=swapped) for a, b in pairs]
+
+    made = rows(swapped=False)
+    lengths = np.array([len(row) for row in made])
+    swapped = filled_up(rows(swapped=True)) if form.both_orders else None
+    return filled_up(made), lengths, swapped
+
+
+def filled_up(rows: Sequence[Sequence[int]], fill: int = 0) -> Tensor:
+    """Return rows of whole numbers as one table, int32: the shorter ones with `fill` behind."""
+    inputs = torch.full((len(rows), max(map(len, rows))), fill, dtype=torch.int32)
+    for row, tokens in zip(inputs, rows, strict=True):
+        row[: len(tokens)] = torch.tensor(tokens)
+    return inputs
 
 
 def _choose(

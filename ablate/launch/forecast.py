@@ -7,7 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,12 +18,15 @@ from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.kinds import Context, Job, kind
 from ablate.kinds.transformer import run_of
-from ablate.launch import devices, packs
+from ablate.launch import devices, packs, task_time
 from ablate.launch.devices import Device
 from ablate.launch.trainer import TorchTrainer
 from ablate.plan import Cell, Plan
-from ablate.plan.forecast import Forecast
+from ablate.plan.forecast import Forecast, TaskTime
+from ablate.plan.model import before
 from ablate.train.compiled import FIRST, MODES, compiles, possible, step_cache, worthwhile
+
+T = TypeVar("T")
 
 # Seconds from the command to a GPU's first step, beside the set-up of its mode: imports and CUDA (8
 # to 12 on H200 hosts).
@@ -58,7 +62,19 @@ def measure(plan: Plan, slots: Sequence[Device], done: Callable[[int], object]) 
     shared = gpu and len(slots) > len(names)
     speeds: dict[str, float] = {}  # by shape
     modes: dict[str, str] = {}
-    for timed, cell in enumerate(plan.cells, 1):
+    by_cell: dict[str, float] = {}
+    times: dict[str, TaskTime] = {}  # of runs on a task that take the same time
+    on_task: dict[str, TaskTime] = {}
+    for timed, of in enumerate(plan.cells, 1):
+        if of.run.kind == "finetune":
+            alike = task_time.same(of)
+            if alike not in times:
+                times[alike], _ = _that_fits(of, slot, partial(task_time.measure, plan, of, slot))
+            on_task[of.label] = times[alike]
+        cell = before(of) or of
+        if cell.run.kind == "finetune":
+            done(timed)
+            continue
         shape = cell.run.pack_key
         if shape not in speeds:
             speed, size = _speed_that_fits(plan, cell, slot)
@@ -70,16 +86,15 @@ def measure(plan: Plan, slots: Sequence[Device], done: Callable[[int], object]) 
                 modes[shape] = possible(mode, size.recompute)
                 speeds[shape] *= eager / MODES[modes[shape]].seconds(eager, products)
             speeds[shape] *= several
+        by_cell[of.label] = speeds[shape]
         done(timed)
-    by_cell = {cell.label: speeds[cell.run.pack_key] for cell in plan.cells}
     start, side_by_side = 0.0, len(slots)
     if gpu:  # workers that share a GPU train one at a time
         side_by_side = len(names)
-        start = START + min(
-            MODES[mode].setup + FIRST * (mode != "eager") for mode in modes.values()
-        )
+        setups = [MODES[mode].setup + FIRST * (mode != "eager") for mode in modes.values()]
+        start = START + min(setups, default=0.0)
     estimated = several > 1 or any(mode != "eager" for mode in modes.values())
-    return Forecast(by_cell, side_by_side, start, slot.name, estimated=estimated)
+    return Forecast(by_cell, side_by_side, start, slot.name, estimated=estimated, on_task=on_task)
 
 
 def _seconds_of_products(config: RunConfig, device: str) -> float:
@@ -117,13 +132,24 @@ def product_speed(device: str, dtype: torch.dtype, n: int = 8192) -> float:
 
 def _speed_that_fits(plan: Plan, cell: Cell, device: Device) -> tuple[float, packs.Size]:
     """Tokens a second of the largest pack of a cell that the device holds, and its size."""
+
+    def speed(size: packs.Size) -> float:
+        n_runs = min(len(plan.study.seeds), size.runs)
+        pack = [cell.config.model_copy(update={"seed": seed}) for seed in range(n_runs)]
+        return _speed(pack, plan.sources, device, size)
+
+    return _that_fits(cell, device, speed)
+
+
+def _that_fits(
+    cell: Cell, device: Device, measured: Callable[[packs.Size], T]
+) -> tuple[T, packs.Size]:
+    """Return what is measured with the largest size of a cell that the device holds, and that."""
     level = 0
     while True:
         size = packs.size(cell.run, device, level)
-        n_runs = min(len(plan.study.seeds), size.runs)
-        pack = [cell.config.model_copy(update={"seed": seed}) for seed in range(n_runs)]
         try:
-            return _speed(pack, plan.sources, device, size), size
+            return measured(size), size
         except torch.OutOfMemoryError:
             step_cache.clear()
             level += 1

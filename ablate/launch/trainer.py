@@ -43,7 +43,7 @@ class TorchTrainer:
         if others:
             self._peers = Peers(own, others, threads, memory)
         return {
-            "device_name": _name(own),
+            "device_name": device_name(own),
             "threads": torch.get_num_threads(),
             "versions": {"torch": torch.__version__, "cuda": torch.version.cuda},
         }
@@ -81,7 +81,7 @@ class TorchTrainer:
         return engine.peak_bytes(torch.device(devices.members(device)[0]))
 
 
-def _name(device: str) -> str:
+def device_name(device: str) -> str:
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
     return platform.processor() or platform.machine()

@@ -1,4 +1,5 @@
-"""A pre-trained model with a classifier, and what `method` adds to it: adapters, low-rank changes.
+"""A pre-trained model with a classifier, and what `method` and `text_format` add to it: adapters,
+low-rank changes, tokens.
 
 Shapes: K = 1 pack, B batch, T time, C = d_model.
 """
@@ -15,7 +16,7 @@ from torch.nn.utils import parametrize
 from ablate.config import RunConfig
 from ablate.model.attention import Attention
 from ablate.model.block import Block
-from ablate.model.layers import Linear
+from ablate.model.layers import Embedding, Linear
 from ablate.model.transformer import in_precision, normal
 from ablate.sizes import encoder_alone
 
@@ -24,10 +25,12 @@ HEAD = ("unembedding", "transform")  # what no text's class passes through
 
 
 class Classifier(nn.Module):
-    """Texts [B, T] with their lengths [B] → logits of the classes [B, n_class].
+    """Texts [B, T] with their lengths [B] → logits of the classes: [B, n_class], or [B, T, n_class]
+    for a task of words.
 
-    The classifier starts at 0, so that each class is as likely as another; what `method` adds to
-    the model starts as a change by nothing. Weights of the model are not changed.
+    Of a pair in both orders, texts are [2·B, T]: rows b and B + b are one pair. The classifier
+    starts at 0, so that each class is as likely as another; what `method` adds to the model starts
+    as a change by nothing. Weights of the model are not changed.
 
     Attributes:
         trained: Name → parameter, of those that `method` trains; the others are frozen.
@@ -38,20 +41,23 @@ class Classifier(nn.Module):
         super().__init__()
         options = config.model_extra or {}
         self.config, self.model = config, model
+        self._of_words = options["unit"] == "word"
         self.classifier = Linear(config.d_model, options["n_class"], bias=True, pack=1)
         method = config.part("method")
         known = {id(parameter) for parameter in model.parameters()}
         method.add(model, config)
+        add_tokens(model, config)
         with torch.no_grad():
             self.classifier.weight.zero_()
             for name, parameter in model.named_parameters():
                 if id(parameter) not in known and parameter.isnan().any():
                     drawn = normal(config.weights_seed, name, parameter.shape[1:])
-                    parameter.copy_(drawn[None] * parameter.shape[-1] ** -0.5)
+                    owner = model.get_submodule(name.rpartition(".")[0])
+                    parameter.copy_(drawn[None] * _deviation(owner, config))
         in_precision(self, config)
         self.to(next(model.parameters()).device)
         for name, parameter in model.named_parameters():
-            own = id(parameter) not in known
+            own = id(parameter) not in known and (method.embeds or not _of_tokens(name))
             parameter.requires_grad_(own or _trains(method.trains, name, config))
         self.trained = {
             name: parameter
@@ -71,9 +77,10 @@ class Classifier(nn.Module):
         return logits.to(pooled.dtype)
 
     def pooled(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Return the features that the classifier reads, [B, C]."""
-        pooling = self.config.part("pooling")
-        if pooling.prefix:
+        """Return the features that the classifier reads, [B, C]; of words [B, T, C]."""
+        pooling, text_format = self.config.part("pooling"), self.config.part("text_format")
+        prefix = pooling.prefix and not text_format.special
+        if prefix:
             mask = self.config.n_vocab - 1  # [MASK] is the last token
             room = self.config.n_ctx - 1
             inputs = F.pad(inputs[:, :room], (1, 0), value=mask)
@@ -84,11 +91,15 @@ class Classifier(nn.Module):
         starts = None if inside.all() else torch.where(inside, 0, lengths[:, None])[None]
         hidden: Any = self.model.hidden
         features: Tensor = hidden(inputs[None], starts).squeeze(0)
+        if self._of_words:
+            return features
         if pooling.prefix:
-            return features[:, 0]
-        if pooling.name == "last":
-            return features[torch.arange(len(features), device=features.device), lengths - 1]
-        return (features * inside[..., None]).sum(1) / lengths[:, None]
+            pooled = features[:, 0]
+        elif pooling.name == "last":
+            pooled = features[torch.arange(len(features), device=features.device), lengths - 1]
+        else:
+            pooled = (features * inside[..., None]).sum(1) / lengths[:, None]
+        return torch.stack(pooled.chunk(2)).sum(0) if text_format.both_orders else pooled
 
 
 def _trains(what: str, name: str, config: RunConfig) -> bool:
@@ -99,6 +110,47 @@ def _trains(what: str, name: str, config: RunConfig) -> bool:
     if what == "norms":
         return not set(NORMS).isdisjoint(parts)
     return what == "all" and parts[0] not in HEAD
+
+
+def _of_tokens(name: str) -> bool:
+    """Whether a parameter is the embedding of tokens that `text_format` adds."""
+    return name == "embedding.added.weight"
+
+
+def _deviation(owner: Any, config: RunConfig) -> float:
+    """Return the standard deviation at which the weight of an added module starts."""
+    if isinstance(owner, Embedding):
+        deviation: float = config.part("init").deviation(config, owner.fan_in, False)
+        return deviation
+    return float(owner.weight.shape[-1] ** -0.5)
+
+
+def add_tokens(model: Any, config: RunConfig) -> None:
+    """Add an embedding for each token of `text_format` that the tokenizer lacks."""
+    new = config.part("text_format").new(config)
+    if new:
+        model.embedding = WithTokens(model.embedding, len(new), config)
+
+
+class WithTokens(nn.Module):
+    """An embedding of n_vocab tokens, and of more of them, which the output head has not."""
+
+    def __init__(self, inner: nn.Module, n: int, config: RunConfig) -> None:
+        super().__init__()
+        scale = config.part("init").embedding_scale(config)
+        self.inner, self.n_vocab = inner, config.n_vocab
+        self.added = Embedding(n, config.d_model, pack=1, scale=scale)
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix that an output head may share."""
+        weight: Tensor = self.inner.weight  # type: ignore[assignment]
+        return weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        vectors: Tensor = self.inner(tokens.clamp(max=self.n_vocab - 1))
+        added = self.added((tokens - self.n_vocab).clamp(min=0))
+        return torch.where((tokens < self.n_vocab)[..., None], vectors, added)
 
 
 class Adapter(nn.Module):

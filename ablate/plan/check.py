@@ -37,6 +37,7 @@ COMPARABLE = {  # metric → fields that two cells must share for the comparison
     "copy_loss_first": (*_TOKENS, "n_ctx"),
     "task_loss": _TASK,
     "task_accuracy": _TASK,
+    "task_f1": _TASK,
     "task_chance": _TASK,
     "pretraining_loss": (*_MASKING, *_TOKENS),
     "forgetting": (*_MASKING, *_TOKENS),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ablate import metrics, sizes
-from ablate.errors import AblateError, unknown
+from ablate.components import CATALOGUE
+from ablate.config import RunConfig
+from ablate.errors import AblateError, missing, unknown
 from ablate.evaluation import VALIDATION
 from ablate.kinds import Run, kind
 from ablate.plan import check, held_out
@@ -17,37 +20,68 @@ from ablate.plan.model import Cell, Confound, Contrast, Plan, Resolved, Text, be
 from ablate.plan.resolve import TransformerResolver
 from ablate.study import Fields, Study
 from ablate.study.source import Source, located
-from ablate.text import labels, sources
-from ablate.text.labels import LabelledTexts
+from ablate.text import sources, tasks, tokenizers
+from ablate.text.labels import FITTED, HELD_OUT, VALIDATED, LabelledTexts, few_held_out
+from ablate.text.tasks import WordList
 from ablate.units import listed
+
+_LOSSES = ("task_loss", "validation_loss")
 
 
 @dataclass
 class FinetuneResolver(TransformerResolver):
     """Resolves the cells of a study that fine-tunes; each file of a task is read once."""
 
-    _tasks: dict[str, LabelledTexts] = field(default_factory=dict)
+    _tasks: dict[str, LabelledTexts | WordList] = field(default_factory=dict)
     _repeating: dict[str, None] = field(default_factory=dict)  # said of batches of few texts
 
     @property
     def about(self) -> tuple[str, ...]:
         """How many texts the tasks have, and which batches are larger than what they train on."""
-        files = ((Path(name).name, texts) for name, texts in self._tasks.items())
-        return (*super().about, *(_sides(name, texts) for name, texts in files), *self._repeating)
+        files = [(Path(name).name, texts) for name, texts in self._tasks.items()]
+        sides = (_sides(name, texts) for name, texts in files)
+        doubts = (line for name, texts in files for line in _doubts(name, texts))
+        return (*super().about, *sides, *doubts, *self._repeating)
 
     def fields(self, chosen: dict[str, str]) -> Fields:
         """See `TransformerResolver.fields`; a task's file is known by its hash."""
         fields = super().fields(chosen)
         name: str = fields["task"]
-        if name in labels.TASKS:
-            names = labels.LABELS[labels.TASKS[name]].names
-            return fields | {"n_class": len(names)}
-        texts = self._texts_of(name)
+        if name in tasks.TASKS:
+            shipped = tasks.TASKS[name]
+            return fields | {
+                "n_class": len(shipped.names),
+                "n_texts": shipped.n_texts,
+                "unit": shipped.unit,
+                **_numbers(*shipped.numbers),
+            }
+        texts = self._task_of(name)
+        if isinstance(texts, WordList):
+            return fields | {
+                "task_hash": texts.hash,
+                "n_class": len(texts.names),
+                "n_validation": texts.count(VALIDATED),
+                "unit": "word",
+                **_numbers(*tasks.TASKS["syllables"].numbers),
+            }
         return fields | {
             "task_hash": texts.hash,
             "n_class": len(texts.names),
             "n_validation": int(texts.validation.sum()),
+            "n_texts": 2 if texts.seconds else 1,
+            **_numbers(int(texts.fitted.sum()), int((~texts.fitted).sum())),
         }
+
+    def of_data(self, fields: Fields) -> Fields:
+        """See `TransformerResolver.of_data`: also which special tokens the tokenizer has."""
+        of_text = super().of_data(fields)
+        row = CATALOGUE["text_format"]
+        form = row[row.canonical(fields.get("text_format", row.names[0]))]
+        if not form.special:
+            return of_text
+        location = self.sources[of_text["tokenizer_hash"]]
+        ids = [tokenizers.special(location, form.spellings.get(one, ())) for one in form.special]
+        return of_text | {"special_ids": ids}
 
     def resolve(self, chosen: dict[str, str], baseline: Run | None) -> Resolved:
         """See `TransformerResolver.resolve`.
@@ -61,12 +95,17 @@ class FinetuneResolver(TransformerResolver):
             raise AblateError(
                 f"method = {config.method!r} trains nothing on the task of [finetune]; remove it"
             )
-        if not config.task_hash:
-            there = labels.EACH * config.n_class  # at most
-        else:
-            there = int(self._texts_of(config.task).fitted.sum())
-        labels.check_number(config.labels, there, config.n_class)
-        if config.finetune_batch > (n := config.labels or there):
+        if not config.part("method").by_steps and find_spec("sklearn") is None:
+            raise missing("scikit-learn", "sklearn")
+        there = config.n_fitted
+        of_words = config.unit == "word"
+        tasks.check_number(config.labels, there, 1 if of_words else config.n_class)
+        if of_words and config.pooling != RunConfig.model_fields["pooling"].default:
+            raise AblateError(
+                f"pooling = {config.pooling!r} has no effect: task {config.task!r} labels words,"
+                " and the classifier reads the hidden state of one token of each; remove it"
+            )
+        if config.part("method").by_steps and config.finetune_batch > (n := config.labels or there):
             text = f"A step of finetune_batch = {config.finetune_batch:,} texts reads some of the"
             self._repeating[f"{text} {n:,} that it trains on more than once"] = None
         if config.tokenizer == "tokens":
@@ -74,21 +113,33 @@ class FinetuneResolver(TransformerResolver):
                 "tokenizer = 'tokens' cannot encode the texts of a task; give the tokenizer.json"
                 " that made the tokens"
             )
-        return replace(resolved, run=Run("finetune", resolved.run.fields).of_parent())
+        run = Run("finetune", resolved.run.fields).of_parent()
+        return replace(resolved, run=run, seeded=True)
 
-    def _texts_of(self, name: str) -> LabelledTexts:
+    def _task_of(self, name: str) -> LabelledTexts | WordList:
         if name not in self._tasks:
             with located(Source(self.study.path, self.study.toml), "finetune", "task"):
                 path = sources.absolute(name, self.study.path.parent)
                 if not path.exists() and not path.suffix:
-                    raise unknown("task or file", name, labels.TASKS)
-                self._tasks[name] = found = labels.task(path)
+                    raise unknown("task or file", name, tasks.TASKS)
+                self._tasks[name] = found = tasks.read(path)
             self.sources[found.hash] = str(path)
         return self._tasks[name]
 
 
-def _sides(name: str, texts: LabelledTexts) -> str:
+def _numbers(fitted: int, tested: int) -> Fields:
+    """Return the fields that say how many examples there are to train on and to test on."""
+    return {"n_fitted": fitted, "n_tested": tested}
+
+
+def _sides(name: str, texts: LabelledTexts | WordList) -> str:
     """Return how many texts of a task there are to train on, to decide on, and to test on."""
+    if isinstance(texts, WordList):
+        text = f"Task {name}: {texts.count(FITTED):,} words to train on, {texts.count(HELD_OUT):,}"
+        text += " held out"
+        if n := texts.n_contradictory:
+            text += f"; {n:,} words are left out, because they have several labels"
+        return text
     tested, fitted = texts.counts.sum(1).tolist()
     text = f"Task {name}: {fitted:,} texts to train on, {tested:,} held out"
     if n := int(texts.validation.sum()):
@@ -96,6 +147,21 @@ def _sides(name: str, texts: LabelledTexts) -> str:
     if n := texts.n_left_out:
         text += f"; {n:,} rows are left out, because their text is held out"
     return text
+
+
+def _doubts(name: str, texts: LabelledTexts | WordList) -> Iterator[str]:
+    """Yield what makes the results on a task doubtful."""
+    if isinstance(texts, WordList):
+        tested, what = texts.count(HELD_OUT), "words"
+    else:
+        tested, what = int(texts.counts[0].sum()), "texts"
+        if n := texts.n_contradictory:
+            yield (
+                f"Warning: task {name}: {n:,} text{'s have' if n > 1 else ' has'} more than one"
+                " label, which no model can tell apart"
+            )
+    if few := few_held_out(tested, what):
+        yield f"Warning: task {name}: {few}"
 
 
 def complaints(
@@ -114,6 +180,8 @@ def complaints(
         measured = [name for name, _ in cell_finals(study, cell)]
         if row.name not in measured:
             why = "which has no pre-training"
+            if row.name in _LOSSES:
+                why = f"whose method = {cell.config.method!r} gives classes no probabilities"
             if row.name in VALIDATION.values():
                 why = "whose task does not have both a validation part and a test part"
             yield (
@@ -130,7 +198,7 @@ def cell_finals(study: Study, cell: Cell) -> list[tuple[str, float]]:
 
 def shared_rate(cells: Sequence[Cell]) -> Iterator[Confound]:
     """Yield that all cells share a learning rate on the task, where they do."""
-    rates = {cell.config.finetune_lr for cell in cells}
+    rates = {cell.config.finetune_lr for cell in cells if cell.config.part("method").by_steps}
     if len(rates) == 1:
         text = (
             f"all cells share finetune_lr = {rates.pop():g}: a disadvantage for cells that need"

@@ -18,6 +18,7 @@ from ablate.plan.resolve import TransformerResolver, objective_of
 from ablate.study import Fields, Study
 from ablate.study.source import Source, located
 
+COLOURS = 4  # most channels of usual images
 DIGITS = "digits"  # the set of a study that names none
 
 
@@ -31,7 +32,8 @@ class ImageResolver(TransformerResolver):
     @property
     def about(self) -> tuple[str, ...]:
         """See `TransformerResolver.about`: the sets of images."""
-        return tuple(found.about for found in self._sets.values())
+        found = self._sets.values()
+        return (*(one.about for one in found), *(_swapped(one) for one in found if _looks_so(one)))
 
     def of_data(self, fields: Fields) -> Fields:
         """See `TransformerResolver.of_data`.
@@ -81,6 +83,19 @@ class ImageResolver(TransformerResolver):
                 self._sets[name] = found = images.find(name, self.study.path.parent)
             self.sources[found.hash] = found.location
         return self._sets[name]
+
+
+def _looks_so(found: ImageSet) -> bool:
+    """Return whether images look as if the first of their axes were the channels."""
+    return found.height <= COLOURS < min(found.width, found.channels)
+
+
+def _swapped(found: ImageSet) -> str:
+    return (
+        f"Warning: corpus {found.name}: images of {found.height} × {found.width} pixels with"
+        f" {found.channels} channels: the array looks like [N, channels, height, width], and is"
+        " read as [N, height, width, channels]"
+    )
 
 
 def complaints(

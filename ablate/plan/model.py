@@ -27,6 +27,8 @@ class Cell:
         epochs: Passes over the training text, estimated for most tokenizers; None if unknown.
         held_out: Held-out tokens of the text; estimated as `epochs` is.
         byte_coverage: Bytes that the tokens decode to per byte of text; 1 if unknown.
+        seeded: Whether its runs depend on their seed: not where given weights are evaluated as they
+            are.
     """
 
     label: str
@@ -36,6 +38,7 @@ class Cell:
     epochs: float | None = None
     held_out: float = math.inf
     byte_coverage: float = 1.0
+    seeded: bool = True
 
     @property
     def config(self) -> Any:
@@ -62,6 +65,7 @@ class Resolved:
     epochs: float | None = None
     held_out: float = math.inf
     byte_coverage: float = 1.0
+    seeded: bool = True
 
 
 class Resolver(Protocol):

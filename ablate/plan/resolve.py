@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ablate import text
@@ -124,9 +124,8 @@ class TransformerResolver:
         if match and baseline and match.by == "steps":
             run = run.with_(steps=matched_steps(run.config, baseline.config))
         self._check_tuned(run)
-        if self.study.starts:
-            self.starts.check(chosen, run.config)
-        return self.resolved(run)
+        seeded = not self.study.starts or self.starts.check(chosen, run.config)
+        return replace(self.resolved(run), seeded=seeded)
 
     def of_data(self, fields: Fields) -> Fields:
         """Return the fields that follow from the text that others name."""

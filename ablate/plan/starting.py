@@ -76,12 +76,15 @@ class Starts:
             )
         return n
 
-    def check(self, chosen: Mapping[str, str], config: Any) -> None:
+    def check(self, chosen: Mapping[str, str], config: Any) -> bool:
         """Check that given weights fit a run, and note what is said of them.
 
         Args:
             chosen: Factor → label of its level.
             config: The run.
+
+        Returns:
+            Whether the run depends on its seed: something is trained or drawn.
 
         Raises:
             AblateError: They do not; the message names the field.
@@ -89,7 +92,7 @@ class Starts:
         from ablate.train import start  # a later module: `tests/test_structure.py` allows it
 
         if not config.part("start").given:
-            return
+            return True
         fit = start.fit(self._by_hash[config.start_hash].run.config, config)
         label = ", ".join(f"{factor}={level}" for factor, level in chosen.items())
         said = (
@@ -100,6 +103,7 @@ class Starts:
             self._fits.setdefault(said, []).append(label)
         drawn = bool(fit.new or 0 < config.prune_share < 1 or config.shuffle_heads)
         self._drawn.setdefault(bool(config.steps) or drawn, []).append(label)
+        return bool(config.steps) or drawn
 
     def about(self) -> Iterator[str]:
         """Yield lines on what the runs start from, for the reader of the plan."""
@@ -109,8 +113,8 @@ class Starts:
         if (same := self._drawn.get(False)) and len(self.study.seeds) > 1:
             yield (
                 f"Every seed gives the same numbers in {listed([repr(c) for c in same], most=3)}:"
-                " nothing is trained or drawn there. Two seeds are enough: the report's intervals"
-                " are then for new text"
+                " nothing is trained or drawn there. One seed is enough: differences are exact on"
+                " the held-out text, and the report's intervals are for new text"
             )
 
     def _source(self, name: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -32,7 +31,7 @@ from ablate.analysis.records import (
 )
 from ablate.plan.compare import MISMATCH
 from ablate.report.data import ReportData
-from ablate.report.labels import MetricLabels, decimals, detectable, number, plural
+from ablate.report.labels import MetricLabels, decimals, detectable, named, number, plural
 from ablate.report.sentences import numbers, say
 from ablate.units import listed
 
@@ -92,7 +91,8 @@ def lead(data: ReportData) -> list[str]:
 
 def best(data: ReportData, one: Best) -> str:
     """Return a sentence on the best arm of a stratum, or the arms that may be the best."""
-    return say("best", one, data.labels, list(_candidates(data, one)))
+    excluded = [called(data, arm) for arm in one.excluded]
+    return say("best", one, data.labels, list(_candidates(data, one)), excluded)
 
 
 def best_sets(data: ReportData) -> str:
@@ -180,13 +180,9 @@ def legend(data: ReportData) -> str:
 
 
 def called(data: ReportData, arm: Any) -> str:
-    """Return the name of an arm, with the factor's name if the arm is a number."""
+    """Return the name of an arm, with the factor's name if the arm is a bare value."""
     factors = data.effects["factor"].unique()
-    return (
-        f"{factors[0]}={arm}"
-        if len(factors) == 1 and re.fullmatch(r"[\d.e+-]+", str(arm))
-        else str(arm)
-    )
+    return named(str(factors[0]), arm) if len(factors) == 1 else str(arm)
 
 
 def families(data: ReportData) -> list[Family]:
@@ -205,8 +201,7 @@ def families(data: ReportData) -> list[Family]:
                 data,
                 one,
                 of_study,
-                (f"{one.factor}={one.level}" if len(factors) > 1 else one.level)
-                + (f" at {one.stratum}" if one.stratum else ""),
+                _name(one, apart=len(factors) > 1) + (f" at {one.stratum}" if one.stratum else ""),
             )
             for one in contrasts
         )
@@ -220,10 +215,7 @@ def families(data: ReportData) -> list[Family]:
     for part in parts:
         first, several = part[0], len({one.factor for one in part}) > 1
         over = of_study or _over(len(part), "part" if several else "level")
-        answers = tuple(
-            _answer(data, one, over, f"{one.factor}={one.level}" if several else one.level)
-            for one in part
-        )
+        answers = tuple(_answer(data, one, over, _name(one, apart=several)) for one in part)
         where = f" at {first.stratum}" if first.stratum else ""
         what, baseline = (
             ("each part by itself", "the baseline")
@@ -233,6 +225,11 @@ def families(data: ReportData) -> list[Family]:
         heading = f"{what}{where}, against {baseline}"
         answered.append(Family(heading, *_summaries(data.labels, baseline, answers)))
     return answered
+
+
+def _name(one: Contrast, *, apart: bool) -> str:
+    """Return the name of a level; with its factor's, if it is told `apart` from other factors'."""
+    return f"{one.factor}={one.level}" if apart else named(one.factor, one.level)
 
 
 def _answer(data: ReportData, one: Contrast, over: str, name: str) -> Answer:

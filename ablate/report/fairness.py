@@ -135,7 +135,8 @@ def _tuned(data: ReportData) -> str:
 def one_rate(data: ReportData) -> bool:
     """Return whether all arms of models by ablate share one learning rate that nothing tuned."""
     field = _rate(data)
-    own = data.study.own or not _trained(data) or field in (data.settings.get("factors") or {})
+    varied = field in (data.settings.get("factors") or {})
+    own = data.study.own or not _trained(data) or field not in data.compared or varied
     tuned = data.settings.get("tune") and tuned_field(data.settings) == field
     return not own and not tuned and data.compared[field].nunique() == 1
 
@@ -153,6 +154,8 @@ def _rate(data: ReportData) -> str:
 def _untuned(data: ReportData) -> str:
     field = _rate(data)
     on = " on the task" if field == "finetune_lr" else ""
+    if field not in data.compared:
+        return "Nothing was tuned."
     rates = sorted(set(data.compared[field].dropna()))
     if field in (data.settings.get("factors") or {}):
         return f"Not tuned: the learning rate{on} is a factor of the study."
@@ -169,6 +172,8 @@ def _the(field: str) -> str:
 
 
 def _paired(data: ReportData) -> list[str]:
+    if data.exact.issuperset(data.good["cell"]):
+        return []
     found = data.findings.of(Pairing)
     if found:
         return [say("pairing", found, data.study.kind)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -229,6 +230,18 @@ def percent(share: float) -> str:
     ('38%', '3.4%', '100%')
     """
     return f"{100 * share:.1f}%" if abs(share) < 0.0995 else f"{100 * share:.0f}%"
+
+
+_BARE = re.compile(r"[\d.e+-]+|\[.*\]|true|false")
+
+
+def named(factor: str, level: object) -> str:
+    """Return the name of a level, with its factor's where it is a bare value.
+
+    >>> named("norm", "pre"), named("drop_blocks", "[0]"), named("n_layer", "2")
+    ('pre', 'drop_blocks=[0]', 'n_layer=2')
+    """
+    return f"{factor}={level}" if _BARE.fullmatch(str(level)) else str(level)
 
 
 # -- sentences -------------------------------------------------------------------------------------

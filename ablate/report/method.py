@@ -10,6 +10,7 @@ import pandas as pd
 from ablate.analysis import paired
 from ablate.analysis.records import Best, Contrast, Equivalence, Failures, Tuning
 from ablate.code import short
+from ablate.components import CATALOGUE
 from ablate.config import field_info
 from ablate.evaluation import Evaluation
 from ablate.formats import without_folders
@@ -114,9 +115,8 @@ def _task(data: ReportData) -> str:
     runs = data.compared
 
     def values(name: str) -> str:
-        return listed(
-            sorted({f"{x:g}" if isinstance(x, float) else str(x) for x in runs[name]}), "or"
-        )
+        found = {f"{x:g}" if isinstance(x, float) else str(x) for x in runs[name].dropna()}
+        return listed(sorted(found), "or")
 
     tasks = listed(sorted({without_folders(str(task)) for task in runs["task"]}), "or")
     labels = listed(
@@ -126,12 +126,28 @@ def _task(data: ReportData) -> str:
         ),
         "or",
     )
+    learners = sorted(
+        set(runs["method"]) & {one.name for one in CATALOGUE["method"].levels if not one.by_steps}
+    )
+    features = f"{values('pooling')} features"
+    if "unit" in runs and "word" in set(runs["unit"]):
+        features = "the hidden states of words"
+    trained = ""
+    if len(learners) < runs["method"].nunique():
+        trained = (
+            f" A linear classifier on {features} was then trained on the task {tasks} ({labels},"
+            f" {values('finetune_steps')} steps of {values('finetune_batch')} texts, peak learning"
+            f" rate {values('finetune_lr')}), together with the weights that `method` trains."
+            " Optimiser and schedule were those of the pre-training."
+        )
+    if learners:
+        trained += (
+            f" With method {listed(learners, 'or')} this learner of scikit-learn was fitted to"
+            f" {features} of the pre-trained model on the task {tasks} ({labels})."
+        )
     return (
-        f" A linear classifier on {values('pooling')} features was then trained on the task {tasks}"
-        f" ({labels}, {values('finetune_steps')} steps of {values('finetune_batch')} texts, peak"
-        f" learning rate {values('finetune_lr')}), together with the weights that `method` trains."
-        " Optimiser and schedule were those of the pre-training. Held-out texts of the task are"
-        " never trained on."
+        trained
+        + " Held-out texts of the task are never trained on."
         + (
             " What was tuned was chosen on the validation part of the task, and the results are"
             " those on its test part."

@@ -105,6 +105,10 @@ def _reach(data: ReportData, contrasts: Sequence[Contrast]) -> str:
     significant = sorted((one for one in contrasts if one.significant), key=lambda one: one.mean)
     baselines = {one.baseline_level for one in contrasts}
     base = answers.called(data, baselines.pop()) if len(baselines) == 1 else "the baseline"
+    if all(one.exact for one in contrasts):
+        ranked = sorted(contrasts, key=lambda one: one.mean)
+        names = [_name(data, one, place=len(data.strata) > 1) for one in ranked]
+        return f"{say('exact_reach', ranked, names, base, data.labels)}."
     see = detectable(
         data.labels, [one.detectable for one in contrasts if one.verdict == "inconclusive"]
     )

@@ -57,6 +57,7 @@ def _macros() -> Any:
         "percent": labels.percent,
         "plural": labels.plural,
         "sentence": labels.sentence,
+        "named": labels.named,
         "listed": listed,
         "count": count,
         "duration": duration,

@@ -153,6 +153,23 @@ def seconds_by_cell(db: Database, study: str) -> dict[str, float]:
     return {row.cell: row.seconds for row in rows}
 
 
+def task_seconds(db: Database, device: str) -> dict[str, float]:
+    """Return the key of each complete fine-tuned run → seconds that it took on such a device.
+
+    Args:
+        db: The database.
+        device: Name of the device, as attempts have it.
+    """
+    rows = _rows(
+        db,
+        "SELECT run.key AS key, attempt.device_seconds AS seconds FROM run JOIN attempt ON"
+        " attempt.run_id = run.id WHERE run.kind = 'finetune' AND attempt.status = 'complete'"
+        " AND attempt.device_name = :device AND attempt.device_seconds IS NOT NULL",
+        device=device,
+    )
+    return {row.key: row.seconds for row in rows}
+
+
 def counts_by_cell(db: Database, study: str) -> dict[str, dict[str, int]]:
     """Return cell → status → number of runs of the study of that name."""
     counts: dict[str, dict[str, int]] = {}

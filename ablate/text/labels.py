@@ -7,19 +7,21 @@ from __future__ import annotations
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ablate.errors import AblateError, unknown
 from ablate.evaluation import LABELLED
-from ablate.text import readers, sources
+from ablate.text import readers
 
 COLUMNS = ("text", "label")
+PAIR = "text_pair"  # the column of the second text of a pair
 SIDES = ("split", "document")  # columns that a task may have, which say what is held out
+JSON = (".jsonl", ".ndjson", ".json")
 TESTED = 5  # one text in so many of each class is tested, the others are fitted on
 LEAST = 10  # texts of a class
 EACH = 200  # most passages of a class of shipped documents to fit on, and to test on
@@ -58,32 +60,6 @@ LABELS = {
     ),
 }
 
-# task of a shipped corpus → the metric whose passages and classes it has
-TASKS = {metric.removesuffix("_accuracy"): metric for metric in LABELS}
-
-
-def check_number(n: int, there: int, n_class: int) -> None:
-    """Check a number of labelled texts to train on, 0 for all.
-
-    Args:
-        n: The number.
-        there: Labelled texts that there are to train on.
-        n_class: Their classes.
-
-    Raises:
-        AblateError: It is larger than `there`, or smaller than `n_class`.
-    """
-    if n > there:
-        raise AblateError(
-            f"labels = {n:,}: the task has {there:,} texts to train on, besides those held out;"
-            " give fewer, or 0 for all"
-        )
-    if 0 < n < n_class:
-        raise AblateError(
-            f"labels = {n}: the task has {n_class} classes, and each needs one text or more; give"
-            f" {n_class} or more"
-        )
-
 
 def find(metric: str) -> Labels:
     """Return the classes of a downstream metric.
@@ -96,6 +72,16 @@ def find(metric: str) -> Labels:
     return LABELS[metric]
 
 
+FEW = 20  # held-out examples below which an accuracy says little
+
+
+def few_held_out(n: int, what: str = "texts") -> str:
+    """Return a warning of few held-out examples; "" for enough."""
+    if n >= FEW:
+        return ""
+    return f"{n} held-out {what} are few: one of them is {1 / n:.0%} of the accuracy"
+
+
 @dataclass(frozen=True)
 class LabelledTexts:
     """The texts of a study's own probe or task.
@@ -103,7 +89,8 @@ class LabelledTexts:
     Attributes:
         hash: SHA-256 of the file.
         names: The classes, in alphabetical order.
-        texts: The texts, in the order of the file; no pair of text and label occurs twice.
+        texts: The texts, in the order of the file; no example occurs twice with one label.
+        seconds: The second text of each example; () for a task of single texts.
         classes: The class of each text, [N] int.
         fitted: Whether the probe is fitted, or a model trained, on a text, which is else held out;
             [N] bool.
@@ -116,6 +103,7 @@ class LabelledTexts:
     hash: str
     names: tuple[str, ...]
     texts: tuple[str, ...]
+    seconds: tuple[str, ...]
     classes: np.ndarray
     fitted: np.ndarray
     validation: np.ndarray
@@ -150,7 +138,7 @@ def read(path: Path) -> LabelledTexts:
         AblateError: there is no such file, it is not a table with the columns text and label, or
             its classes are too few or too small.
     """
-    content = _content(path)
+    content = content_of(path)
     rows = _pairs(path, content)
     sizes = Counter(label for _, label in rows)
     names = sorted(sizes)
@@ -166,59 +154,65 @@ def read(path: Path) -> LabelledTexts:
     texts, labels = zip(*rows, strict=True)
     classes = np.searchsorted(np.array(names, object), np.array(labels, object))
     digests = np.array([hashlib.sha256(text.encode()).hexdigest() for text in texts])
-    sides = np.full(len(texts), _FITTED)
+    sides = np.full(len(texts), FITTED)
     for number in range(len(names)):
         of_class = np.flatnonzero(classes == number)
         ranked = of_class[np.argsort(digests[of_class], kind="stable")]
-        sides[ranked[: len(ranked) // TESTED]] = _TESTED
-    return _labelled(path, content, names, texts, classes, sides)
+        sides[ranked[: len(ranked) // TESTED]] = HELD_OUT
+    examples = [(text, "") for text in texts]
+    return labelled(path, content, names, examples, classes, sides, pairs=False)
 
 
-_TESTED, _VALIDATED, _FITTED = range(3)  # the side of a text, the first of which has precedence
+HELD_OUT, VALIDATED, FITTED = range(3)  # the side of a text, the first of which has precedence
 
 
-def _labelled(
+def labelled(
     path: Path,
     content: bytes,
     names: Sequence[str],
-    texts: Sequence[str],
+    examples: Sequence[tuple[str, str]],
     classes: np.ndarray,
     sides: np.ndarray,
+    *,
+    pairs: bool,
 ) -> LabelledTexts:
-    """Return labelled texts, each on one side: a text of two sides keeps the rows of the first.
+    """Return labelled examples, each on one side: one of two sides keeps the rows of the first.
 
-    Texts that differ in blanks alone count as one here. Equal pairs of text and label count once.
+    Examples that differ in blanks alone count as one here. Equal rows count once.
 
     Args:
         path: The file.
         content: What it holds.
         names: The classes.
-        texts: The texts, N.
-        classes: The class of each text, [N] int.
+        examples: Text and second text of each example, N.
+        classes: The class of each example, [N] int.
         sides: The side of each row, [N] int.
+        pairs: Whether examples are pairs; else all second texts are "".
 
     Raises:
         AblateError: A class has no text on one side.
     """
-    first: dict[str, int] = {}
-    plain = [" ".join(text.split()) for text in texts]
+    first: dict[tuple[str, ...], int] = {}
+    plain = [tuple(" ".join(text.split()) for text in example) for example in examples]
     for text, side in zip(plain, sides.tolist(), strict=True):
         first[text] = min(side, first.get(text, side))
     kept = np.array([side == first[text] for text, side in zip(plain, sides, strict=True)], bool)
     n_left_out = int((~kept).sum())
-    pairs, seen = list(zip(texts, classes.tolist(), strict=True)), set[tuple[str, int]]()
-    for row, pair in enumerate(pairs):
-        kept[row] &= pair not in seen
-        seen |= {pair} if kept[row] else set()
+    rows, seen = list(zip(examples, classes.tolist(), strict=True)), set[tuple[Any, int]]()
+    for number, row in enumerate(rows):
+        kept[number] &= row not in seen
+        seen |= {row} if kept[number] else set()
+    used = [example for example, keep in zip(examples, kept, strict=True) if keep]
     found = LabelledTexts(
         hashlib.sha256(content).hexdigest(),
         tuple(names),
-        tuple(text for text, keep in zip(texts, kept, strict=True) if keep),
+        tuple(text for text, _ in used),
+        tuple(second for _, second in used) if pairs else (),
         classes[kept],
-        sides[kept] == _FITTED,
-        sides[kept] == _VALIDATED,
+        sides[kept] == FITTED,
+        sides[kept] == VALIDATED,
         n_left_out,
-        sum(n > 1 for n in Counter(text for text, _ in dict.fromkeys(pairs)).values()),
+        sum(n > 1 for n in Counter(example for example, _ in dict.fromkeys(rows)).values()),
     )
     for side, there in zip(("hold out", "train on"), found.counts, strict=True):
         if not there.all():
@@ -232,69 +226,7 @@ def _labelled(
     return found
 
 
-def task(path: Path) -> LabelledTexts:
-    """Return the texts and labels of the file of a task, and which of them are trained on.
-
-    The file is one as `read` takes. A column `split` says which texts are held out; those of a
-    validation part are for [tune], where there are others. Else a fifth of the documents of each
-    class are held out: those with the lowest SHA-256 of the name that a column `document` has, or
-    of the text, which is then a document by itself. A text that is held out is not trained on.
-
-    Raises:
-        AblateError: See `read`; or a class has no text on one side.
-    """
-    content = _content(path)
-    rows = _rows(path, content)
-    names = sorted({row.label for row in rows})
-    classes = np.array([names.index(row.label) for row in rows], int)
-    if len(names) < 2:
-        found = f"all texts have the label {names[0]!r:.40}" if names else "it has no rows"
-        raise AblateError(f"{path}: {found}; a task needs two labels or more")
-    if any(row.split for row in rows):
-        sides = np.array([_side(path, row.split) for row in rows])
-        if not (sides == _TESTED).any():
-            sides[sides == _VALIDATED] = _TESTED
-    else:
-        held_out = _held_out([row.document or row.text for row in rows], classes)
-        sides = np.where(held_out, _TESTED, _FITTED)
-    return _labelled(path, content, names, [row.text for row in rows], classes, sides)
-
-
-def _side(path: Path, split: str) -> int:
-    """Return the side of a row of this `split`.
-
-    Raises:
-        AblateError: Its word says none.
-    """
-    if split.lower() not in sources.PART_OF:
-        words = ", ".join(sources.PART_OF)
-        raise AblateError(f"{path}: split = {split!r:.40}; choices: {words}")
-    return {"train": _FITTED, "validation": _VALIDATED}.get(sources.PART_OF[split.lower()], _TESTED)
-
-
-def _held_out(documents: Sequence[str], classes: np.ndarray) -> np.ndarray:
-    """Return which texts are held out: those of a fifth of each class's documents, [N] bool.
-
-    A document that has several classes counts as one of its first text's. One of two or more
-    documents is held out.
-
-    Args:
-        documents: The document of each text.
-        classes: The class of each text, [N] int.
-    """
-    of_document: dict[str, int] = {}
-    for document, number in zip(documents, classes.tolist(), strict=True):
-        of_document.setdefault(document, number)
-    chosen: set[str] = set()
-    for number in set(of_document.values()):
-        of_class = [one for one, its in of_document.items() if its == number]
-        ranked = sorted(of_class, key=lambda one: hashlib.sha256(one.encode()).digest())
-        least = 1 if len(ranked) > 1 else 0
-        chosen.update(ranked[: max(least, len(ranked) // TESTED)])
-    return np.array([document in chosen for document in documents])
-
-
-def _content(path: Path) -> bytes:
+def content_of(path: Path) -> bytes:
     if path.exists() and not path.is_file():
         raise AblateError(f"{path}: it is not a file")
     try:
@@ -306,41 +238,92 @@ def _content(path: Path) -> bytes:
 
 def _pairs(path: Path, content: bytes) -> list[tuple[str, str]]:
     """Return different pairs of text and label, in order."""
-    return list(dict.fromkeys((row.text, row.label) for row in _rows(path, content)))
+    return list(dict.fromkeys((row.text, row.label) for row in rows_of(path, content)))
 
 
-class _Row(NamedTuple):
-    """A row; `split` and `document` are "" where the file has no such column."""
+class Row(NamedTuple):
+    """A row; what the file has no column for is ""."""
 
     text: str
     label: str
+    second: str
     split: str
     document: str
 
 
-def _rows(path: Path, content: bytes) -> list[_Row]:
-    """Return the different rows, in order."""
+def has_column(path: Path, name: str) -> bool:
+    """Return whether a file of a task has a column of this name, and none of texts."""
+    beginning = content_of(path)[: 1 << 16].decode("utf-8-sig", errors="replace")
+    if path.suffix in JSON:
+        return f'"{name}"' in beginning and f'"{COLUMNS[0]}"' not in beginning
+    lines = beginning.splitlines(keepends=True)[:1]
+    _, columns = next(readers.csv_rows(path, lambda: iter(lines), path.suffix == ".tsv"), (0, []))
+    return name in columns and COLUMNS[0] not in columns
+
+
+def rows_of(path: Path, content: bytes, first: str = COLUMNS[0]) -> list[Row]:
+    """Return the different rows, in order.
+
+    Args:
+        path: The file.
+        content: What it holds.
+        first: Name of the column of texts, or of words.
+    """
+    found: dict[Row, None] = {}
+    for number, row in _table(path, content, (first, COLUMNS[1])):
+        text, label = row[first], row[COLUMNS[1]].strip()
+        wanted = {first: text, COLUMNS[1]: label} | ({PAIR: row[PAIR]} if PAIR in row else {})
+        for name, value in wanted.items():
+            if not value.strip():
+                raise AblateError(f"{path}, line {number}: there is no {name}")
+        split, document = (row.get(name, "").strip() for name in SIDES)
+        found[Row(text, label, row.get(PAIR, ""), split, document)] = None
+    return list(found)
+
+
+def _table(
+    path: Path, content: bytes, needed: Sequence[str]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the number of each row of a table, and the columns that a task reads.
+
+    Raises:
+        AblateError: A column that is needed is missing, or it is not a table.
+    """
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise AblateError(f"{path} is not UTF-8 text: convert it") from None
+    if path.suffix in JSON:
+        yield from _of_json(path, text.encode(), needed)
+        return
     # line ends as they are: a quoted text may have its own
     rows = readers.csv_rows(path, lambda: io.StringIO(text, newline=""), path.suffix == ".tsv")
     _, columns = next(rows, (0, []))
-    for name in COLUMNS:
+    for name in needed:
         if columns.count(name) != 1:
             found = ", ".join(map(repr, columns)) or "nothing"
             raise AblateError(
-                f"{path}: the first line is to name the columns text and label, once each; it has"
-                f" {found:.200}"
+                f"{path}: the first line is to name the columns {' and '.join(needed)}, once each;"
+                f" it has {found:.200}"
             )
-    found_rows: dict[_Row, None] = {}
+    named = [name for name in (*needed, PAIR, *SIDES) if name in columns]
     for number, row in rows:
-        values = {name: row[columns.index(name)] for name in (*COLUMNS, *SIDES) if name in columns}
-        passage, label = (values[name] for name in COLUMNS)
-        if not passage.strip() or not label.strip():
-            missing = "label" if passage.strip() else "text"
-            raise AblateError(f"{path}, line {number}: there is no {missing}")
-        one = _Row(passage, label.strip(), *(values.get(name, "").strip() for name in SIDES))
-        found_rows[one] = None
-    return list(found_rows)
+        yield number, {name: row[columns.index(name)] for name in named}
+
+
+def _of_json(
+    path: Path, content: bytes, needed: Sequence[str]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield what `_table` does of lines of JSON; labels may be numbers."""
+    pairs: bool | None = None
+    for number, row in readers.json_rows(path, content):
+        if not isinstance(row, dict):
+            raise AblateError(f"{path}, line {number}: an object with {' and '.join(needed)}")
+        for name in needed:
+            if not isinstance(row.get(name), str | int):
+                raise AblateError(f"{path}, line {number}: there is no {name}")
+        pairs = PAIR in row if pairs is None else pairs
+        if (PAIR in row) is not pairs:
+            raise AblateError(f"{path}, line {number}: {PAIR} is in some lines only")
+        values = {name: row[name] for name in (*needed, PAIR, *SIDES) if name in row}
+        yield number, {name: "" if one is None else str(one) for name, one in values.items()}

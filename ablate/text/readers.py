@@ -50,11 +50,11 @@ class Format:
 
 def _jsonl(path: Path, reading: Reading, mended: Mended) -> Rows:
     with files.text(path, _parsable(reading), mended) as buffer:
-        rows = _json_rows(path, buffer)
+        rows = json_rows(path, buffer)
         yield from _texts(path, rows, reading.field, mended, keep=bool(reading.pairs))
 
 
-def _json_rows(path: Path, buffer: files.Buffer) -> Iterator[tuple[int, Any]]:
+def json_rows(path: Path, buffer: files.Buffer) -> Iterator[tuple[int, Any]]:
     """Yield the rows of a JSON array or of lines of JSON, with their numbers."""
     if buffer[:4096].lstrip()[:1] == b"[":
         try:

@@ -175,6 +175,21 @@ def of_content(name: str, content: bytes, n_vocab: int) -> Tokenizer:
     return Library(name, content, n_vocab) if content else Bytes()
 
 
+def special(location: str, spellings: Sequence[str]) -> int:
+    """Return the number of a special token in a tokenizer, -1 if it has none.
+
+    Args:
+        location: Of `TokenizerInfo`.
+        spellings: How tokenizers write the token; the first one that there is counts.
+    """
+    if location in ("byte", "tokens") or location.startswith("bpe:") or is_own(location):
+        return -1
+    path = Path(location)
+    library = _library(path, _content(path))
+    found = (library.token_to_id(one) for one in spellings)
+    return next((number for number in found if number is not None), -1)
+
+
 def is_own(location: str) -> bool:
     """Return whether a tokenizer is one of the user's own, which `use` loads."""
     return location.partition(":{")[0] in CATALOGUE["tokenizer"].names

@@ -12,16 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ablate import draws
-from ablate.data.passages import Passages, chosen, task
+from ablate import draws, sizes
+from ablate.config import RunConfig
+from ablate.data.passages import Passages
+from ablate.data.tasks import scores, task
 from ablate.errors import AblateError
-from ablate.evaluation import VALIDATION, Evaluation
-from ablate.kinds import Context, Job, kind
-from ablate.model.finetuned import Classifier
+from ablate.evaluation import Evaluation
+from ablate.kinds import Context, Job
 from ablate.text import Tokens
 from ablate.train import weights
-from ablate.train.engine import peak_bytes
 from ablate.train.evaluate import Evaluator
+from ablate.train.learning import Learning
+from ablate.train.on_task import OnTask
 from ablate.train.step import Step, ruined
 
 POINTS = 200  # most points of the loss over training
@@ -42,24 +44,49 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
     Raises:
         AblateError: The weights or the task cannot be read, or do not serve.
     """
-    (run,) = job.runs
     cuda = context.device.startswith("cuda")
     with torch.cuda.device(context.device) if cuda else nullcontext():
         if cuda:
             torch.cuda.reset_peak_memory_stats()
-        config = run.config
-        # of windows, in which the loss of the pre-training is measured
-        at_once = min(job.micro_batch or config.finetune_batch, config.batch_size)
-        step = Step([config], tokens, context.device, at_once, job.recompute)
-        if run.parent:
-            path = job.parents[0] if job.parents else None
-            _load(step.model, path, run.parent)
-        evaluator = None
-        if run.parent:
-            evaluator = Evaluator(step, [config], _alone(job.evaluation), tokens, job.sources)
-        passages = task(config, tokens, job.sources)
-        with context.device_lock:
-            Finetuning(step, passages, evaluator, job, context).run()
+        begun = time.perf_counter()
+        parts = ready(job, context, tokens)
+        seconds = time.perf_counter() - begun
+        with context.device_lock:  # the time until it is free is not the run's
+            begun = time.perf_counter() - seconds
+            on_task(job.runs[0].config)(*parts, job, context, begun).run()
+
+
+def on_task(config: RunConfig) -> type[Finetuning | Learning]:
+    """Return what trains a run on its task."""
+    return Finetuning if config.part("method").by_steps else Learning
+
+
+def ready(
+    job: Job, context: Context, tokens: Tokens, *, load: bool = True
+) -> tuple[Step, Passages, Evaluator | None]:
+    """Return the model of a run, the texts of its task, and what measures the pre-training's loss.
+
+    Args:
+        job: The run, and the file of its parent's weights.
+        context: The device.
+        tokens: The text of the pre-training.
+        load: Whether it gets the weights of its parent; else random ones, to be timed.
+
+    Raises:
+        AblateError: The weights or the task cannot be read, or do not serve.
+    """
+    (run,) = job.runs
+    config = run.config
+    # of windows, in which the loss of the pre-training is measured
+    at_once = min(job.micro_batch or sizes.batch(config), config.batch_size)
+    step = Step([config], tokens, context.device, at_once, job.recompute)
+    if run.parent and load:
+        path = job.parents[0] if job.parents else None
+        _load(step.model, path, run.parent)
+    evaluator = None
+    if run.parent:
+        evaluator = Evaluator(step, [config], _alone(job.evaluation), tokens, job.sources)
+    return step, task(config, tokens, job.sources), evaluator
 
 
 def _alone(evaluation: Evaluation) -> Evaluation:
@@ -88,7 +115,7 @@ def _load(model: nn.Module, path: Path | None, key: str) -> None:
         raise AblateError(f"the weights of the parent run {key[:12]} do not fit: {words}") from None
 
 
-class Finetuning:
+class Finetuning(OnTask):
     """The training of one run on its task."""
 
     def __init__(
@@ -98,25 +125,13 @@ class Finetuning:
         evaluator: Evaluator | None,
         job: Job,
         context: Context,
+        begun: float,
     ):
-        self.of, self.evaluation = job.runs[0], job.evaluation
-        config = self.of.config
-        self.begun = time.perf_counter()
-        self.step, self.passages, self.evaluator = step, passages, evaluator
-        self.config, self.context, (self.emit,) = config, context, context.emit
+        super().__init__(step, passages, evaluator, job, context, begun)
+        config = self.config
+        self.model.train()
         self.steps: int = config.finetune_steps
         self.at_once = job.micro_batch or config.finetune_batch  # texts in memory
-        validation = np.zeros_like(passages.fitted)
-        if passages.validation is not None:
-            validation = passages.validation
-        # texts that are measured, by the metric of their loss
-        self.held_out = {"task_loss": np.flatnonzero(~passages.fitted & ~validation)}
-        if validation.any():
-            self.held_out[VALIDATION["task_loss"]] = np.flatnonzero(validation)
-        self.rows = chosen(passages, config.labels, config.batches_seed)
-        self.before = self._pretraining_loss()
-        self.model = Classifier(step.model, config).train()
-        del step.optimiser  # the moments of all weights take twice their memory
         self.optimiser = config.part("optimiser").make(self.model, config)
         self.schedule = config.part("schedule").make()
         points = min(job.evaluation.points, self.steps)
@@ -127,8 +142,7 @@ class Finetuning:
 
     def run(self) -> None:
         """Train to the end, until the model has diverged, or until `stop()`."""
-        self.emit("start", step=0, threads=torch.get_num_threads(), compile_mode="eager", note=None)
-        self.context.progress.long = False
+        self.started()
         status, done = "complete", 0
         while status == "complete" and done < self.steps:
             if self.context.stop():
@@ -138,17 +152,12 @@ class Finetuning:
                 status = self._made(done)
         if status == "complete":
             status = self._finish()
-        if status == "diverged":
-            finals = kind(self.of.kind).finals(self.of.fields, self.evaluation)
-            self.emit("final", values=[[name, at, math.nan] for name, at in finals])
-        seconds = time.perf_counter() - self.begun
-        peak = peak_bytes(self.step.device)
-        self.emit("end", status=status, step=done, device_seconds=seconds, peak_bytes=peak)
+        self.ended(status, done)
 
     def _made(self, number: int) -> str:
         """Make a step, the first one being 1, and emit metrics; return "diverged" or "complete"."""
         begun = time.perf_counter()
-        loss, norm, lr = self._step(number - 1)
+        loss, norm, lr = self.make_step(number - 1)
         self.seconds += time.perf_counter() - begun
         self.context.progress.advance()
         diverged = not math.isfinite(loss)
@@ -160,8 +169,8 @@ class Finetuning:
         if number in self.evaluate_at and not diverged:
             self.latest = {}
             for name, rows in self.held_out.items():
-                accuracy = name.replace("loss", "accuracy")
-                self.latest[name], self.latest[accuracy] = self._on_task(rows)
+                for what, value in self.measure(rows).items():
+                    self.latest[name.replace("loss", what)] = value
             series = {name: [value] for name, value in self.latest.items()}
             self.emit("metrics", steps=[number], series=series)
         return "diverged" if diverged else "complete"
@@ -171,7 +180,8 @@ class Finetuning:
         """Return whether the last update has ruined the loss of its texts, `before` without it."""
         rows, n_class = self._batch(self.steps - 1), self.config.n_class
         self.model.eval()
-        parts = [self._losses(part).sum() / len(rows) for part in self._parts(rows)]
+        n = self.passages.n_labels(rows)
+        parts = [self._losses(part).sum() / n for part in self._parts(rows)]
         self.model.train()
         after = torch.stack(parts).sum()
         return bool(ruined(torch.full_like(after, before), after, math.log(n_class)))
@@ -182,29 +192,29 @@ class Finetuning:
             return "diverged"
         finals = {
             **self.latest,
-            "task_chance": self._chance(),
+            "task_chance": self.chance(),
             "train_seconds": self.seconds,
             "epochs": self.steps * self.config.finetune_batch / len(self.rows),
         }
-        if self.before is not None and (after := self._pretraining_loss()) is not None:
+        if self.before is not None and (after := self.pretraining_loss()) is not None:
             if not math.isfinite(after):
                 return "diverged"
             finals |= {"pretraining_loss": after, "forgetting": after - self.before}
         self.emit("final", values=[[name, 0, value] for name, value in finals.items()])
         return "complete"
 
-    def _step(self, done: int) -> tuple[float, float, float]:
+    def make_step(self, done: int) -> tuple[float, float, float]:
         """Make a step; return loss, norm of the gradient and learning rate."""
         config, device = self.config, self.step.device
         rows = self._batch(done)
         rng = self.step.model.rng
         rng.step.fill_(done)
         gradients: list[Tensor] = []
-        total = 0.0
+        total, n = 0.0, self.passages.n_labels(rows)
         parameters = self.optimiser.parameters
         for number, part in enumerate(self._parts(rows)):
             rng.row.fill_(number * self.at_once)
-            loss = self._losses(part).sum() / len(rows)
+            loss = self._losses(part).sum() / n
             pieces = torch.autograd.grad(loss, parameters, materialize_grads=True)
             if gradients:
                 torch._foreach_add_(gradients, pieces)
@@ -243,35 +253,28 @@ class Finetuning:
         return [rows[row : row + self.at_once] for row in range(0, len(rows), self.at_once)]
 
     def _losses(self, rows: np.ndarray) -> Tensor:
-        """Return the cross-entropy of some texts, [n]."""
+        """Return the cross-entropy of some texts, [n], or of their words."""
         logits, classes = self._logits(rows)
         return cross_entropy(logits, classes, reduction="none")
 
     def _logits(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        inputs, lengths = (one.to(self.step.device) for one in self.passages.padded(rows))
-        classes = torch.from_numpy(self.passages.classes[rows]).long().to(self.step.device)
+        inputs, lengths = self.read(rows)
+        classes = torch.from_numpy(self.passages.labels(rows)).long().to(self.step.device)
         with self.step.autocast():
-            logits = self.model(inputs, lengths)
+            logits = self.labelled(rows, self.model(inputs, lengths))
         return logits.float() if logits.dtype == torch.bfloat16 else logits, classes
 
-    def _on_task(self, held_out: np.ndarray) -> tuple[float, float]:
-        """Return loss and accuracy on some texts, by their numbers [N]."""
+    def measure(self, held_out: np.ndarray) -> dict[str, float]:
+        """Return loss, accuracy and macro F1 on some texts, by their numbers [N]."""
         self.model.eval()
-        nats, hits = 0.0, 0
+        nats, found, known = 0.0, list[np.ndarray](), list[np.ndarray]()
         with torch.no_grad():
             for rows in self.passages.rows(self.at_once, held_out):
                 logits, classes = self._logits(rows)
                 nats += cross_entropy(logits, classes, reduction="sum").item()
-                hits += int((logits.argmax(-1) == classes).sum())
+                found.append(logits.argmax(-1).cpu().numpy())
+                known.append(classes.cpu().numpy())
                 self.context.progress.advance()
         self.model.train()
-        return nats / len(held_out), hits / len(held_out)
-
-    def _chance(self) -> float:
-        """Return the share of held-out texts of the class that is commonest in training."""
-        commonest = np.bincount(self.passages.classes[self.rows]).argmax()
-        return float((self.passages.classes[self.held_out["task_loss"]] == commonest).mean())
-
-    def _pretraining_loss(self) -> float | None:
-        """Return the held-out loss of the pre-training; None for a run from random weights."""
-        return self.evaluator.held_out().loss[0] if self.evaluator else None
+        truth = np.concatenate(known)
+        return {"loss": nats / len(truth), **scores(truth, np.concatenate(found))}

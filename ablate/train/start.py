@@ -91,6 +91,11 @@ def _source(path: Path, files: tuple[tuple[Path, int], ...]) -> Source:
     from ablate.trained import hugging_face  # a later module: `tests/test_structure.py` allows it
 
     run, mask = hugging_face.described(path)
+    if run.config.part("architecture").encodes:
+        raise AblateError(
+            f"{path}: a folder does not say which of its tokens the objective of an encoder-decoder"
+            " writes; give the file of weights of a run, which `ablate show RUN` names"
+        )
     spec = str(path / hugging_face.TOKENIZER) if run.config.tokenizer_hash else "tokens"
     if not run.config.part("objective").masks:
         return Source(path, found, run, spec)
