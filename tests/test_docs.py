@@ -127,7 +127,7 @@ def test_links_and_files_are_there(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (path.parent / target).is_file(), target
-    for name in re.findall(r"`(?!results/)((?:[a-z_]+/)+[\w.-]*|[a-z_]+\.py)`", text):
+    for name in re.findall(r"`(?!results/|build/)((?:[a-z_]+/)+[\w.-]*|[a-z_]+\.py)`", text):
         assert any((at / name).exists() for at in (ROOT, ROOT / "ablate")), name
 
 
