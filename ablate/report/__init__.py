@@ -21,11 +21,14 @@ from ablate.paths import file_name
 from ablate.report import (
     answers,
     appendix,
+    bundle,
+    explore,
     fairness,
     fitted,
     grids,
     masked,
     overview,
+    pictures,
     plots,
     scaled,
     tables,
@@ -54,6 +57,7 @@ __all__ = ["ReportData", "answer", "figures_of", "gather", "index", "lead", "wri
 
 PAGE = "report.html"
 SVG = ("svg",)
+LONGEST = 1_500  # rows of a table of the page, which has to open from a mail; its files have all
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # acts on the terminal that shows a file
 
 
@@ -99,7 +103,13 @@ def write(data: ReportData, out: Path, kinds: Sequence[str] = SVG) -> Path:
         "sections": sections,
     }
     _save(out / "report.md", _templates(False).get_template("report.md.j2").render(content))
-    _save(out / PAGE, _templates(True).get_template("report.html.j2").render(content))
+    content |= {
+        "bundle": bundle.packed(bundle.script()),
+        "exploration": bundle.packed(explore.as_json(data)),
+    }
+    page = _templates(True).get_template("report.html.j2").render(content)
+    drawn = [figure for section in (effects, *sections) for figure in section.figures]
+    _save(out / PAGE, pictures.with_figures(page, drawn))
     return out / PAGE
 
 
@@ -290,7 +300,13 @@ def _templates(escape: bool) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"md": markdown, "shown": shown}
-    environment.globals |= {"shown": shown, "sort_key": _sort_key, "version": __version__}
+    environment.globals |= {
+        "shown": shown,
+        "sort_key": _sort_key,
+        "longest": LONGEST,
+        "place": pictures.place,
+        "version": __version__,
+    }
     return environment
 
 
