@@ -21,6 +21,8 @@ from ablate.paths import file_name
 from ablate.report import (
     answers,
     appendix,
+    bundle,
+    explore,
     fairness,
     fitted,
     grids,
@@ -99,6 +101,7 @@ def write(data: ReportData, out: Path, kinds: Sequence[str] = SVG) -> Path:
         "sections": sections,
     }
     _save(out / "report.md", _templates(False).get_template("report.md.j2").render(content))
+    content |= {"bundle": bundle.script(), "exploration": explore.as_json(data)}
     _save(out / PAGE, _templates(True).get_template("report.html.j2").render(content))
     return out / PAGE
 

@@ -1,0 +1,39 @@
+"""The JavaScript libraries of a page, Vega and Vega-Lite, as one script that needs no network."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from ablate.errors import UnlocatedError
+from ablate.text import cache as on_disk
+
+# Vega-Embed is left out: it would add the half again
+_SNIPPET = "window.vega = vega; window.vegaLite = vegaLite;"
+_PACKAGE = "vl-convert-python"
+
+
+@cache
+def script() -> str:
+    """Return the script, which sets `vega` and `vegaLite`; it takes seconds to make, so is kept.
+
+    A cache that cannot be written costs these seconds, and nothing else.
+    """
+    made = version(_PACKAGE)
+
+    def build(folder: Path) -> None:
+        (folder / "vega.js").write_text(_bundled(), encoding="utf-8")
+
+    try:
+        return (on_disk.built("javascript", made, build) / "vega.js").read_text(encoding="utf-8")
+    except (UnlocatedError, OSError):
+        return _bundled()
+
+
+def _bundled() -> str:
+    import vl_convert  # 0.3 s, and only a page needs it
+
+    text = vl_convert.javascript_bundle(_SNIPPET)
+    # what would end the script in a page means the same in a string of JavaScript
+    return str(text).replace("</script", r"<\/script").replace("<!--", r"<\!--")

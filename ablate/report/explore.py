@@ -1,0 +1,290 @@
+"""What a page lets its reader explore: every run with its curve, as compact as JSON can be.
+
+`exploration` is read by templates/explore.js alone, in a report and on the board. A column is a
+list with a value for each row; a column of few values is {"of": the values, "at": the place of each
+row's value among them}.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ablate import formats, results
+from ablate.figures import style
+from ablate.report.data import ReportData
+from ablate.report.labels import plural
+
+NUMBERS = 120_000  # values of all curves: 0.8 MB of JSON
+FEWEST, MOST = 12, 200  # points of a curve
+DIGITS = 4  # significant ones, of a value of a curve
+LINES = 20  # of an error: its last ones
+WIDTH = 300  # characters of a line of an error
+
+
+def exploration(data: ReportData) -> dict[str, Any]:
+    """Return what the section "Explore" shows, ready for JSON: no NaN, no infinity.
+
+    Returns:
+        metric: name, label and goal ("min", "max") of the metric.
+        factors: names. arms: name, colour ("" for that of the text) and dash of each, in the order
+            of the figures. strata: names.
+        cells: columns label, arm, stratum, baseline (of its stratum, or itself; places in the
+            lists above and in this one), and a column of levels for each factor.
+        runs: columns run (its number), cell (its place), seed, role, status, metric, tokens, flops,
+            seconds and steps of the whole training, params, attempts, diverged_at and config.
+        common: fields that all runs share. configs: fields of each configuration beside them.
+        attempts: columns run, n, status, started, seconds, device, host, commit, versions, note,
+            error, ordered by run and n.
+        series: name, label, and the curves: steps (lists that curves share), and columns run, at
+            (which list of steps) and values (a list a run, null for what is no number).
+        thinned: sentences on what was left out.
+    """
+    curves, notes = _series(data)
+    common, configs, chosen = _configs(data)
+    return {
+        "study": data.study.name,
+        "metric": {
+            "name": data.study.metric,
+            "label": data.labels.axis,
+            "goal": data.labels.goal,
+        },
+        "factors": data.factors,
+        "arms": [_arm(index, name) for index, name in enumerate(data.arms["arm"].cat.categories)],
+        "strata": data.strata,
+        "cells": _cells(data),
+        "runs": _runs(data, chosen),
+        "common": common,
+        "configs": configs,
+        "attempts": _attempts(data),
+        "series": curves,
+        "thinned": notes,
+    }
+
+
+def as_json(data: ReportData) -> str:
+    """Return the exploration as JSON that may stand within a script of a page."""
+    text = json.dumps(
+        exploration(data), ensure_ascii=False, separators=(",", ":"), allow_nan=False
+    )
+    return text.replace("<", r"\u003c")
+
+
+def _arm(index: int, name: str) -> dict[str, Any]:
+    shade = style.color(index)
+    dash = style.dash(index)
+    return {
+        "name": str(name),
+        "color": "" if shade == style.INK else shade,
+        "dash": list(dash[1]) if isinstance(dash, tuple) else [],
+    }
+
+
+def _cells(data: ReportData) -> dict[str, Any]:
+    """Return the cells of the study; one without a baseline in its stratum is its own."""
+    arms = data.arms.reset_index(drop=True)
+    base = arms[arms["is_baseline"]].drop_duplicates("stratum")
+    baseline = dict(zip(base["stratum"], base.index, strict=True))
+    levels = [data.levels.get(cell, {}) for cell in arms["cell"]]
+    return {
+        "label": list(arms["cell"]),
+        "arm": [int(code) for code in arms["arm"].cat.codes],
+        "stratum": [data.strata.index(stratum) for stratum in arms["stratum"]],
+        "baseline": [
+            int(baseline.get(stratum, index)) for index, stratum in enumerate(arms["stratum"])
+        ],
+        "levels": {
+            factor: _coded([level.get(factor) for level in levels]) for factor in data.factors
+        },
+    }
+
+
+def _runs(data: ReportData, chosen: dict[int, int]) -> dict[str, Any]:
+    runs = data.runs
+    place = {cell: index for index, cell in enumerate(data.arms["cell"])}
+    numbers = ("metric", "tokens", "flops", "seconds", "n_params", "diverged_at")
+    columns = {name: _numbers(runs[name]) for name in numbers}
+    per_step = _tokens_per_step(data.curves)
+    steps = [
+        None if math.isnan(tokens) or not per_step.get(run) else round(tokens / per_step[run])
+        for run, tokens in zip(runs["run"], _floats(runs["tokens"]), strict=True)
+    ]
+    return {
+        "run": [int(run) for run in runs["run"]],
+        "cell": [place[cell] for cell in runs["cell"]],
+        "seed": _coded([int(seed) for seed in runs["seed"]]),
+        "role": _coded(list(runs["role"])),
+        "status": _coded(list(runs["status"])),
+        "attempts": _coded([int(count) for count in runs["attempts"]]),
+        "metric": columns["metric"],
+        "seconds": columns["seconds"],
+        "steps": _coded(steps),
+        "tokens": _coded(columns["tokens"]),
+        "flops": _coded(columns["flops"]),
+        "params": _coded(columns["n_params"]),
+        "diverged_at": _coded(columns["diverged_at"]),
+        "config": [chosen.get(int(run)) for run in runs["run"]],
+    }
+
+
+def _configs(data: ReportData) -> tuple[dict[str, Any], list[dict[str, Any]], dict[int, int]]:
+    """Return the fields that all runs share, each set of other fields, and run → its set."""
+    fields = results.fields(data.study.name, data.db)
+    texts = {run: {k: json.dumps(v) for k, v in of.items()} for run, of in fields.items()}
+    names = list(dict.fromkeys(name for of in texts.values() for name in of))
+    shared = [name for name in names if len({of.get(name) for of in texts.values()}) == 1]
+    first = next(iter(fields.values()), {})
+    rest = [name for name in names if name not in set(shared)]
+    places: dict[tuple[str | None, ...], int] = {}
+    sets: list[dict[str, Any]] = []
+    chosen = {}
+    for run, of in texts.items():
+        key = tuple(of.get(name) for name in rest)
+        if key not in places:
+            places[key] = len(sets)
+            sets.append({name: fields[run][name] for name in rest if name in of})
+        chosen[int(run)] = places[key]
+    return _safe({name: first[name] for name in shared}), _safe(sets), chosen
+
+
+def _attempts(data: ReportData) -> dict[str, Any]:
+    frame = data.attempts.drop_duplicates("id")
+    device = frame["device_name"].where(frame["device_name"].notna(), frame["device"])
+    commit = [
+        None if _missing(one) else f"{str(one)[:12]}{' with uncommitted changes' if dirty else ''}"
+        for one, dirty in zip(frame["commit"], frame["dirty"].fillna(0), strict=True)
+    ]
+    return {
+        "run": [int(run) for run in frame["run"]],
+        "n": _coded([int(n) for n in frame["n"]]),
+        "status": _coded(list(frame["status"])),
+        "started": _coded([_text(one and str(one)[:16]) for one in frame["started"]]),
+        "seconds": _numbers(frame["device_seconds"]),
+        "device": _coded(list(map(_text, device))),
+        "host": _coded(list(map(_text, frame["host"]))),
+        "commit": _coded(commit),
+        "versions": _coded(list(map(_versions, frame["versions"]))),
+        "note": _coded(list(map(_tail, frame["note"]))),
+        "error": _coded(list(map(_tail, frame["error"]))),
+    }
+
+
+def _tokens_per_step(curves: pd.DataFrame) -> dict[int, float]:
+    """Return run → tokens of one step, of the runs in which a step has tokens."""
+    last = curves[curves["step"] > 0].drop_duplicates("run", keep="last")
+    return dict(zip(last["run"], (last["tokens"] / last["step"]).fillna(0.0), strict=True))
+
+
+# -- curves ----------------------------------------------------------------------------------------
+
+
+def _series(data: ReportData) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return each series of the study with its curves, and what was thinned."""
+    frame = data.curves.drop_duplicates(["series", "run", "step"])
+    frame = frame[frame.groupby(["series", "run"])["step"].transform("size") > 1]
+    if frame.empty:
+        return [], []
+    count = frame.groupby(["series", "run"]).ngroups
+    longest = int(frame.groupby(["series", "run"]).size().max())
+    points = int(min(MOST, max(FEWEST, NUMBERS // count)))
+    kept = NUMBERS // points
+    notes = []
+    if longest > points:
+        notes.append(f"Of each curve {points} points are kept, of up to {longest:,}.")
+    if count > kept:
+        first = frame["run"].drop_duplicates().iloc[:: math.ceil(count / kept)]
+        notes.append(f"Of {plural(frame['run'].nunique(), 'curve')}, {len(first):,} are kept.")
+        frame = frame[frame["run"].isin(set(first))]
+    return [_curves(str(name), part, points) for name, part in frame.groupby("series")], notes
+
+
+LABELS = {"loss": "held-out loss", "train_loss": "training loss"}
+
+
+def _curves(name: str, frame: pd.DataFrame, points: int) -> dict[str, Any]:
+    grids: dict[tuple[int, ...], int] = {}
+    runs, at, values = [], [], []
+    for run, part in frame.groupby("run", sort=True):
+        steps, found = part["step"].to_numpy(), part["value"].to_numpy(float)
+        if len(steps) > points:
+            keep = np.unique(np.linspace(0, len(steps) - 1, points).round().astype(int))
+            steps, found = steps[keep], found[keep]
+        runs.append(int(run))
+        at.append(grids.setdefault(tuple(map(int, steps)), len(grids)))
+        values.append(_numbers(found))
+    return {
+        "name": name,
+        "label": LABELS.get(name, name),
+        "steps": list(map(list, grids)),
+        "run": runs,
+        "at": _coded(at),
+        "values": values,
+    }
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def _missing(value: Any) -> bool:
+    return value is None or value is pd.NA or value != value
+
+
+def _text(value: Any) -> str | None:
+    return None if _missing(value) or value == "" else str(value)
+
+
+def _numbers(values: Iterable[Any]) -> list[float | int | None]:
+    """Return numbers with few digits, None for what is not finite."""
+    return [_number(value) for value in _floats(values)]
+
+
+def _floats(values: Iterable[Any]) -> list[float]:
+    """Return numbers, NaN for what is missing."""
+    found: list[float] = pd.Series(values).to_numpy(float, na_value=math.nan).tolist()
+    return found
+
+
+def _number(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    if value.is_integer() and abs(value) < 1e15:
+        return int(value)
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _coded(values: Sequence[Any]) -> Any:
+    """Return a column, by its few values if it has few."""
+    of = list(dict.fromkeys(values))
+    if len(of) * 2 > len(values):
+        return list(values)
+    places = {value: index for index, value in enumerate(of)}
+    return {"of": of, "at": [places[value] for value in values]}
+
+
+def _safe(value: Any) -> Any:
+    """Return a value of JSON without numbers that are not finite."""
+    if isinstance(value, dict):
+        return {name: _safe(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_safe(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _versions(value: Any) -> str | None:
+    try:
+        return ", ".join(f"{name} {number}" for name, number in json.loads(value).items() if number)
+    except (TypeError, ValueError, AttributeError):
+        return _text(value)
+
+
+def _tail(value: Any) -> str | None:
+    """Return the last lines of a text, without folders of its user."""
+    if _missing(value) or not str(value).strip():
+        return None
+    lines = str(value).rstrip().splitlines()[-LINES:]
+    return "\n".join(formats.without_folders(line)[:WIDTH] for line in lines)

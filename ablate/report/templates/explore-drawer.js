@@ -1,0 +1,1 @@
+// Later: drawer
