@@ -7,10 +7,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ablate.errors import UnlocatedError
+from ablate.paths import digest
 from ablate.text import cache as on_disk
 
-# Vega-Embed is left out: it would add the half again
-_SNIPPET = "window.vega = vega; window.vegaLite = vegaLite;"
+# the names `vega` and `vegaLite` of the bundle itself are null in vl-convert 1.9
+_SNIPPET = "window.vega = vegaEmbed.vega; window.vegaLite = vegaEmbed.vegaLite;"
 _PACKAGE = "vl-convert-python"
 
 
@@ -20,7 +21,7 @@ def script() -> str:
 
     A cache that cannot be written costs these seconds, and nothing else.
     """
-    made = version(_PACKAGE)
+    made = digest(f"{version(_PACKAGE)} {_SNIPPET}")
 
     def build(folder: Path) -> None:
         (folder / "vega.js").write_text(_bundled(), encoding="utf-8")
