@@ -1,4 +1,4 @@
-"""The JavaScript libraries of a page, Vega and Vega-Lite, as one script that needs no network."""
+"""The JavaScript libraries of a page, Vega-Lite and Vega, as one script that needs no network."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from ablate.errors import UnlocatedError
 from ablate.paths import digest
 from ablate.text import cache as on_disk
 
-# the names `vega` and `vegaLite` of the bundle itself are null in vl-convert 1.9
-_SNIPPET = "window.vega = vegaEmbed.vega; window.vegaLite = vegaEmbed.vegaLite;"
+_SNIPPET = "window.vegaEmbed = vegaEmbed;"  # vega and vegaLite are null in vl-convert 1.9
 _PACKAGE = "vl-convert-python"
 
 
 @cache
 def script() -> str:
-    """Return the script, which sets `vega` and `vegaLite`; it takes seconds to make, so is kept.
+    """Return the script, which sets `vegaEmbed`; it takes seconds to make, so is kept.
 
     A cache that cannot be written costs these seconds, and nothing else.
     """
