@@ -38,7 +38,8 @@ def exploration(data: ReportData) -> dict[str, Any]:
             lists above and in this one), and a column of levels for each factor.
         runs: columns run (its number), cell (its place), seed, role, status, metric, tokens, flops,
             seconds and steps of the whole training, params, attempts, diverged_at and config.
-        common: fields that all runs share. configs: fields of each configuration beside them.
+        common: fields that all runs share. varied: names of the others. configs: values of these
+            in each configuration.
         attempts: columns run, n, status, started, seconds, device, host, commit, versions, note,
             error, ordered by run and n.
         series: name, label, and the curves: steps (lists that curves share), and columns run, at
@@ -61,6 +62,7 @@ def exploration(data: ReportData) -> dict[str, Any]:
         "runs": _runs(data, chosen),
         "common": common,
         "configs": configs,
+        "varied": list(dict.fromkeys(name for one in configs for name in one)),
         "attempts": _attempts(data),
         "series": curves,
         "thinned": notes,
@@ -171,6 +173,7 @@ def _attempts(data: ReportData) -> dict[str, Any]:
         "versions": _coded(list(map(_versions, frame["versions"]))),
         "note": _coded(list(map(_tail, frame["note"]))),
         "error": _coded(list(map(_tail, frame["error"]))),
+        "log": _coded([None] * len(frame)),
     }
 
 

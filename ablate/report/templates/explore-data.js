@@ -1,4 +1,6 @@
-// The exploration as objects: runs, cells and curves. What a column of few values holds: see ablate/report/explore.py.
+// The exploration as objects: runs, cells, attempts and curves. How it is coded: ablate/report/explore.py.
+const OF_RUN = ["run", "cell", "seed", "role", "status", "attempts", "metric", "seconds", "steps", "tokens", "flops", "params", "diverged_at", "config"];
+const OF_ATTEMPT = ["run", "n", "status", "started", "seconds", "device", "host", "commit", "versions", "note", "error", "log"];
 function column(coded) {
   return Array.isArray(coded) ? coded : coded.at.map((place) => coded.of[place]);
 }
@@ -6,32 +8,88 @@ function rows(columns, names) {
   const lists = names.map((name) => column(columns[name]));
   return lists[0].map((_, row) => Object.fromEntries(names.map((name, at) => [name, lists[at][row]])));
 }
-const OF_RUN = ["run", "cell", "seed", "role", "status", "attempts", "metric", "seconds", "steps", "tokens", "flops", "params", "diverged_at", "config"];
-const OF_ATTEMPT = ["run", "n", "status", "started", "seconds", "device", "host", "commit", "versions", "note", "error"];
+function grouped(items, key) {
+  const groups = new Map();
+  for (const item of items) {
+    const name = key(item);
+    if (groups.has(name)) groups.get(name).push(item);
+    else groups.set(name, [item]);
+  }
+  return groups;
+}
 function read(exploration) {
   const { arms, strata, factors } = exploration;
   const levels = factors.map((factor) => column(exploration.cells.levels[factor]));
   const cells = rows(exploration.cells, ["label", "arm", "stratum", "baseline"]).map((cell, place) => ({
-    label: cell.label, arm: arms[cell.arm], stratum: strata[cell.stratum], baseline: cell.baseline, place,
-    levels: levels.map((of) => of[place]),
+    ...cell, arm: arms[cell.arm].name, stratum: strata[cell.stratum], levels: levels.map((of) => of[place]), runs: [],
   }));
+  for (const cell of cells) cell.baseline = cells[cell.baseline];
   const runs = rows(exploration.runs, OF_RUN).map((run) => ({ ...run, cell: cells[run.cell] }));
   const byNumber = new Map();
-  for (const run of runs) if (!byNumber.has(run.run)) byNumber.set(run.run, run);
-  const attempts = grouped(rows(exploration.attempts, OF_ATTEMPT), (one) => one.run);
-  const series = exploration.series.map(({ name, label, steps, ...columns }) => {
-    const curves = rows(columns, ["run", "at", "values"]);
-    return { name, label, curves: new Map(curves.map((curve) => [curve.run, { steps: steps[curve.at], values: curve.values }])) };
-  });
-  const seeds = [...new Set(runs.filter((run) => run.role === "compare").map((run) => run.seed))].sort((a, b) => a - b);
-  return { ...exploration, cells, runs, byNumber, attempts, series, seeds };
-}
-function grouped(items, key) {
-  const groups = new Map();
-  for (const item of items) {
-    const of = key(item);
-    if (groups.has(of)) groups.get(of).push(item);
-    else groups.set(of, [item]);
+  for (const run of runs) {
+    if (!byNumber.has(run.run)) byNumber.set(run.run, run);
+    if (run.role === "compare") run.cell.runs.push(run);
   }
-  return groups;
+  const series = exploration.series.map(({ steps, name, label, ...columns }) => {
+    const curves = new Map();
+    for (const { run, at, values } of rows(columns, ["run", "at", "values"])) {
+      const kept = values.map((value, place) => [steps[at][place], value]).filter(([, value]) => value !== null);
+      curves.set(run, { steps: kept.map(([step]) => step), values: kept.map(([, value]) => value) });
+    }
+    return { name, label, curves };
+  });
+  const seeds = [...new Set(cells.flatMap((cell) => cell.runs.map((run) => run.seed)))].sort((a, b) => a - b);
+  const attempts = grouped(rows(exploration.attempts, OF_ATTEMPT), (attempt) => attempt.run);
+  return { ...exploration, cells, runs, byNumber, series, seeds, attempts };
+}
+// A run of the baseline to compare with: of the same seed, if there is one.
+function baselineOf(run) {
+  const of = run.cell.baseline.runs;
+  return of.find((other) => other.seed === run.seed) ?? of[0];
+}
+function fieldsOf(data, run) {
+  return run && run.config !== null ? { ...data.common, ...data.configs[run.config] } : {};
+}
+// The names of the fields in which two runs differ.
+function differing(data, one, other) {
+  const [a, b] = [fieldsOf(data, one), fieldsOf(data, other)];
+  const names = new Set([...Object.keys(a), ...Object.keys(b)]);
+  return [...names].filter((name) => JSON.stringify(a[name]) !== JSON.stringify(b[name]));
+}
+// -- numbers and elements
+function digits(value, places = 4) {
+  if (value === null || value === undefined) return "–";
+  if (value !== 0 && (Math.abs(value) >= 1e6 || Math.abs(value) < 1e-3)) {
+    const [head, power] = value.toExponential(places - 1).split("e");
+    return `${Number(head)}e${Number(power)}`.replace(/-/g, "−");
+  }
+  const whole = Number.isInteger(value) ? value : Number(value.toPrecision(places));
+  return whole.toLocaleString("en", { maximumFractionDigits: 9 }).replace("-", "−");
+}
+function count(value) {
+  if (value === null || value === undefined) return "–";
+  for (const [size, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+    if (value >= size) return `${Number((value / size).toPrecision(3))}${letter}`;
+  }
+  return digits(value);
+}
+function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 60) return `${Number(seconds.toPrecision(3))} s`;
+  if (seconds < 3600) return `${Number((seconds / 60).toPrecision(3))} min`;
+  return `${Number((seconds / 3600).toPrecision(3))} h`;
+}
+// element("td", { class: "n" }, "text", node, …): texts are never read as HTML
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (typeof value === "function") made.addEventListener(key, value);
+    else if (value === true) made.setAttribute(key, "");
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, value);
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return made;
+}
+function find(name) {
+  return document.querySelector(`#explore-${name}`);
 }
