@@ -420,6 +420,8 @@ def heat(
             vmax=high,
             annot=written,
             fmt="",
+            xticklabels=True,  # a tick each: by itself it leaves some out where they are many
+            yticklabels=True,
             annot_kws={"size": 6.5},
             linewidths=0.6,
             linecolor=style.PAPER,

@@ -626,7 +626,7 @@ def inline(svg: str, prefix: str, label: str) -> str:
         label: Escaped text for screen readers.
     """
     body = svg[svg.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, count=1, flags=re.DOTALL)
+    body = _slim(re.sub(r"<metadata>.*?</metadata>", "", body, count=1, flags=re.DOTALL))
     body = re.sub(r'\bid="', f'id="{prefix}-', body)
     body = re.sub(r'href="#', f'href="#{prefix}-', body)
     body = re.sub(r"url\(#", f"url(#{prefix}-", body)
@@ -636,3 +636,22 @@ def inline(svg: str, prefix: str, label: str) -> str:
         .replace(PAPER, "var(--paper)")
     )
     return body.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+_REFERRED = re.compile(r'href="#([^"]+)"|url\(#([^)]+)\)')
+_IDENTIFIED = re.compile(r' id="([^"]*)"')
+_TAG = re.compile(r"<[^>]*>")
+_LONG = re.compile(r"\d+\.\d{3,}")  # numbers
+
+
+def _slim(svg: str) -> str:
+    """Return an SVG in half the room: without blanks, unused ids and digits below 0.01 point."""
+    used = {name for pair in _REFERRED.findall(svg) for name in pair}
+    svg = _IDENTIFIED.sub(lambda match: match[0] if match[1] in used else "", svg)
+    svg = re.sub(r">\s+<", "><", svg)
+    return _TAG.sub(lambda match: _slim_tag(match[0]), svg)
+
+
+def _slim_tag(tag: str) -> str:
+    short = _LONG.sub(lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."), tag)
+    return re.sub(r"\s*\n\s*", " ", short).replace(' "', '"')

@@ -56,6 +56,7 @@ __all__ = ["ReportData", "answer", "figures_of", "gather", "index", "lead", "wri
 
 PAGE = "report.html"
 SVG = ("svg",)
+LONGEST = 1_500  # rows of a table of the page, which has to open from a mail; its files have all
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # acts on the terminal that shows a file
 
 
@@ -101,7 +102,10 @@ def write(data: ReportData, out: Path, kinds: Sequence[str] = SVG) -> Path:
         "sections": sections,
     }
     _save(out / "report.md", _templates(False).get_template("report.md.j2").render(content))
-    content |= {"bundle": bundle.script(), "exploration": explore.as_json(data)}
+    content |= {
+        "bundle": bundle.packed(bundle.script()),
+        "exploration": bundle.packed(explore.as_json(data)),
+    }
     _save(out / PAGE, _templates(True).get_template("report.html.j2").render(content))
     return out / PAGE
 
@@ -293,7 +297,7 @@ def _templates(escape: bool) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"md": markdown, "shown": shown}
-    environment.globals |= {"shown": shown, "sort_key": _sort_key, "version": __version__}
+    environment.globals |= {"shown": shown, "sort_key": _sort_key, "longest": LONGEST, "version": __version__}
     return environment
 
 

@@ -1,7 +1,9 @@
-"""The JavaScript libraries of a page, Vega-Lite and Vega, as one script that needs no network."""
+"""The JavaScript libraries of a page, Vega-Lite and Vega, in a page that needs no network."""
 
 from __future__ import annotations
 
+import gzip
+from base64 import b64encode
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -34,6 +36,9 @@ def script() -> str:
 def _bundled() -> str:
     import vl_convert  # 0.3 s, and only a page needs it
 
-    text = vl_convert.javascript_bundle(_SNIPPET)
-    # what would end the script in a page means the same in a string of JavaScript
-    return str(text).replace("</script", r"<\/script").replace("<!--", r"<\!--")
+    return str(vl_convert.javascript_bundle(_SNIPPET))
+
+
+def packed(text: str) -> str:
+    """Return a text as gzip in base64, for a page to unpack: less than half as long."""
+    return b64encode(gzip.compress(text.encode(), mtime=0)).decode()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,34 +47,36 @@ def exploration(data: ReportData) -> dict[str, Any]:
         thinned: sentences on what was left out.
     """
     curves, notes = _series(data)
+    per_step = _tokens_per_step(data.curves)
+    return {**without_curves(data, per_step), "series": curves, "thinned": notes}
+
+
+def without_curves(data: ReportData, per_step: Mapping[int, float]) -> dict[str, Any]:
+    """Return the exploration without `series` and `thinned`, which alone need the study's curves.
+
+    Args:
+        data: The study.
+        per_step: Run → tokens of one step, where that is known.
+    """
     common, configs, chosen = _configs(data)
     return {
         "study": data.study.name,
-        "metric": {
-            "name": data.study.metric,
-            "label": data.labels.axis,
-            "goal": data.labels.goal,
-        },
+        "metric": {"name": data.study.metric, "label": data.labels.axis, "goal": data.labels.goal},
         "factors": data.factors,
         "arms": [_arm(index, name) for index, name in enumerate(data.arms["arm"].cat.categories)],
         "strata": data.strata,
         "cells": _cells(data),
-        "runs": _runs(data, chosen),
+        "runs": _runs(data, chosen, per_step),
         "common": common,
         "configs": configs,
         "varied": list(dict.fromkeys(name for one in configs for name in one)),
         "attempts": _attempts(data),
-        "series": curves,
-        "thinned": notes,
     }
 
 
 def as_json(data: ReportData) -> str:
-    """Return the exploration as JSON that may stand within a script of a page."""
-    text = json.dumps(
-        exploration(data), ensure_ascii=False, separators=(",", ":"), allow_nan=False
-    )
-    return text.replace("<", r"\u003c")
+    """Return the exploration as compact JSON."""
+    return json.dumps(exploration(data), separators=(",", ":"), allow_nan=False)
 
 
 def _arm(index: int, name: str) -> dict[str, Any]:
@@ -106,12 +108,13 @@ def _cells(data: ReportData) -> dict[str, Any]:
     }
 
 
-def _runs(data: ReportData, chosen: dict[int, int]) -> dict[str, Any]:
+def _runs(
+    data: ReportData, chosen: dict[int, int], per_step: Mapping[int, float]
+) -> dict[str, Any]:
     runs = data.runs
     place = {cell: index for index, cell in enumerate(data.arms["cell"])}
     numbers = ("metric", "tokens", "flops", "seconds", "n_params", "diverged_at")
     columns = {name: _numbers(runs[name]) for name in numbers}
-    per_step = _tokens_per_step(data.curves)
     steps = [
         None if math.isnan(tokens) or not per_step.get(run) else round(tokens / per_step[run])
         for run, tokens in zip(runs["run"], _floats(runs["tokens"]), strict=True)
@@ -194,7 +197,7 @@ def _series(data: ReportData) -> tuple[list[dict[str, Any]], list[str]]:
         return [], []
     count = frame.groupby(["series", "run"]).ngroups
     longest = int(frame.groupby(["series", "run"]).size().max())
-    points = int(min(MOST, max(FEWEST, NUMBERS // count)))
+    points = points_of(count)
     kept = NUMBERS // points
     notes = []
     if longest > points:
@@ -206,6 +209,21 @@ def _series(data: ReportData) -> tuple[list[dict[str, Any]], list[str]]:
     return [_curves(str(name), part, points) for name, part in frame.groupby("series")], notes
 
 
+def points_of(count: int) -> int:
+    """Return how many points each of so many curves keeps at most."""
+    return int(min(MOST, max(FEWEST, NUMBERS // max(1, count))))
+
+
+def curve(
+    steps: np.ndarray, values: np.ndarray, points: int
+) -> tuple[tuple[int, ...], list[float | int | None]]:
+    """Return the steps and values of a curve, at most `points` of them, evenly spread."""
+    if len(steps) > points:
+        keep = np.unique(np.linspace(0, len(steps) - 1, points).round().astype(int))
+        steps, values = steps[keep], values[keep]
+    return tuple(map(int, steps)), _numbers(values)
+
+
 LABELS = {"loss": "held-out loss", "train_loss": "training loss"}
 
 
@@ -213,13 +231,10 @@ def _curves(name: str, frame: pd.DataFrame, points: int) -> dict[str, Any]:
     grids: dict[tuple[int, ...], int] = {}
     runs, at, values = [], [], []
     for run, part in frame.groupby("run", sort=True):
-        steps, found = part["step"].to_numpy(), part["value"].to_numpy(float)
-        if len(steps) > points:
-            keep = np.unique(np.linspace(0, len(steps) - 1, points).round().astype(int))
-            steps, found = steps[keep], found[keep]
+        steps, found = curve(part["step"].to_numpy(), part["value"].to_numpy(float), points)
         runs.append(int(run))
-        at.append(grids.setdefault(tuple(map(int, steps)), len(grids)))
-        values.append(_numbers(found))
+        at.append(grids.setdefault(steps, len(grids)))
+        values.append(found)
     return {
         "name": name,
         "label": LABELS.get(name, name),

@@ -51,7 +51,7 @@ function specOf(data, chosen, series, width) {
   const columns = strata.length > 1 ? Math.max(1, Math.min(strata.length, Math.floor(width / 300))) : 1;
   const across = Math.floor((width - 64 - 24 * (columns - 1)) / columns);
   const x = { title: axis.title, scale: scaleOf(chosen.xlog, "x"), axis: { format: axis.format, tickCount: Math.max(2, Math.floor(across / 80)), grid: false } };
-  const y = { title: columns > 1 ? null : series.label, scale: scaleOf(chosen.ylog, "y"), axis: { tickCount: 5, format: "~g" } };
+  const y = { title: series.label, scale: scaleOf(chosen.ylog, "y"), axis: { tickCount: 5, format: "~g" } };
   const inner = { width: Math.max(120, across), height: strata.length > 1 ? 210 : Math.min(400, Math.max(260, width / 2)), layer: layers(data, chosen, x, y) };
   const spec = {
     data: { name: "points" },
@@ -112,8 +112,9 @@ async function drawChart() {
   await chart.view.runAsync();
 }
 function tellBeyond(lines) {
-  const names = [...new Set(lines.map((line) => line.cell.arm))];
-  find("beyond").textContent = names.length ? `Beyond the axis: ${names.join(", ")}. “All values” shows them.` : "";
+  const names = [...new Set(lines.map((line) => (state.data.strata.length > 1 && state.stratum === null ? `${line.cell.arm} (${line.cell.stratum})` : line.cell.arm)))];
+  const few = names.length > 6 ? `${names.length} arms` : names.join("; ");
+  find("beyond").textContent = names.length ? `Beyond the axis: ${few}. “All values” shows them.` : "";
 }
 // -- zoom
 function zoomTo(zoom) {

@@ -59,12 +59,12 @@ function differing(data, one, other) {
 // -- numbers and elements
 function digits(value, places = 4) {
   if (value === null || value === undefined) return "–";
+  if (Number.isInteger(value) && Math.abs(value) < 1e12) return value.toLocaleString("en").replace("-", "−");
   if (value !== 0 && (Math.abs(value) >= 1e6 || Math.abs(value) < 1e-3)) {
     const [head, power] = value.toExponential(places - 1).split("e");
     return `${Number(head)}e${Number(power)}`.replace(/-/g, "−");
   }
-  const whole = Number.isInteger(value) ? value : Number(value.toPrecision(places));
-  return whole.toLocaleString("en", { maximumFractionDigits: 9 }).replace("-", "−");
+  return Number(value.toPrecision(places)).toLocaleString("en", { maximumFractionDigits: 9 }).replace("-", "−");
 }
 function count(value) {
   if (value === null || value === undefined) return "–";

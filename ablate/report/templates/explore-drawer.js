@@ -36,7 +36,9 @@ function drawDrawer() {
   const runs = state.open.map((number) => data.byNumber.get(number)).filter(Boolean);
   if (!runs.length) return;
   const beside = baselineOf(runs[0]);
-  const content = JSON.stringify(runs.map((run) => [run, data.attempts.get(run.run), fieldsOf(data, run), curvesOf(run)]));
+  box.classList.toggle("pair", runs.length > 1);
+  if (!box.open) box.show();
+  const content = JSON.stringify(runs.map((run) => [{ ...run, cell: run.cell.label }, data.attempts.get(run.run), fieldsOf(data, run), curvesOf(run)]));
   if (content !== drawer.shown) {
     const typed = find("beside")?.value ?? "";
     const top = box.scrollTop;
@@ -46,8 +48,6 @@ function drawDrawer() {
     drawer.shown = content;
     drawCurves(runs, beside);
   }
-  box.classList.toggle("pair", runs.length > 1);
-  if (!box.open) box.show();
 }
 function parts(data, runs, baseline) {
   const [run, other] = runs;
@@ -77,7 +77,6 @@ function facts(data, runs) {
   const lines = [
     ["arm", (run) => run.cell.arm],
     ["stratum", (run) => run.cell.stratum],
-    ["cell", (run) => (data.factors.length > 1 ? run.cell.label : "")],
     ["seed", (run) => `${run.seed}${run.role === "compare" ? "" : ` (role: ${run.role})`}`],
     ["status", (run) => (run.diverged_at === null ? run.status : `${run.status} at step ${run.diverged_at.toLocaleString("en")}`)],
     [data.metric.label, (run) => digits(run.metric)],
@@ -169,7 +168,7 @@ async function drawCurves(runs, baseline) {
   const points = shown.flatMap((run, at) => {
     const curve = curvesOf(run);
     const name = at && runs.length < 2 ? `baseline, run ${run.run}` : `run ${run.run}`;
-    return curve ? curve.steps.map((step, place) => ({ x: step, y: curve.values[place], name })) : [];
+    return curve ? curve.steps.map((step, place) => ({ x: step, y: curve.values[place], low: curve.values[place], high: curve.values[place], name })) : [];
   });
   host.hidden = !points.length;
   if (!points.length) return;
@@ -177,14 +176,15 @@ async function drawCurves(runs, baseline) {
   const names = [...new Set(points.map((point) => point.name))];
   const shades = names.map((name) => arms.get(shown.find((run) => name.endsWith(`run ${run.run}`)).cell.arm));
   const y = ranges([], points, false).y;
+  const legend = names.length > 1 ? { orient: "top", title: null, symbolType: "stroke", symbolSize: 300, symbolStrokeWidth: 2.5 } : null;
   const spec = {
     data: { values: points }, width: Math.max(200, host.clientWidth - 20), height: 200, autosize: { type: "fit", contains: "padding" },
     mark: { type: "line", clip: true, point: points.length < 40 * names.length },
     encoding: {
       x: { field: "x", type: "quantitative", title: AXES.step.title, axis: { format: "~s", grid: false, tickCount: 5 } },
       y: { field: "y", type: "quantitative", title: curvesOf(shown[0])?.label ?? "", scale: { zero: false, domain: y, nice: true }, axis: { tickCount: 5, format: "~g" } },
-      color: { field: "name", type: "nominal", sort: names, scale: { domain: names, range: shades }, legend: names.length > 1 ? { orient: "top", title: null } : null },
-      strokeDash: { field: "name", type: "nominal", sort: names, scale: { domain: names, range: [[1, 0], [5, 3]] }, legend: null },
+      color: { field: "name", type: "nominal", sort: names, scale: { domain: names, range: shades }, legend },
+      strokeDash: { field: "name", type: "nominal", sort: names, scale: { domain: names, range: [[1, 0], [5, 3]] }, legend },
     },
   };
   const config = look(state.data);

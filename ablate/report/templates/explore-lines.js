@@ -6,7 +6,7 @@ const AXES = {
   time: { title: "training time (s)", of: "seconds", format: "~g" },
 };
 const EARLY = 0.2; // share of training, with its steep fall, that the vertical axis does not fit
-const FAR = 6; // a line that ends this many times as far out as three quarters of them is not fitted
+const FAR = 3; // a line that ends this many times as far out as three quarters of them is not fitted
 function axesOf(data, series) {
   const known = (of) => [...series.curves.keys()].some((run) => {
     const its = data.byNumber.get(run);

@@ -21,6 +21,16 @@ function update(exploration) {
   if (first) openFromAddress();
   return drawChart();
 }
+// In a page that holds both: unpack the libraries and the exploration. A browser of before 2023 cannot, and shows the page without this section.
+async function start() {
+  if (typeof DecompressionStream === "undefined") return;
+  document.head.append(element("script", {}, await unpacked("vega")));
+  await update(JSON.parse(await unpacked("exploration")));
+}
+async function unpacked(name) {
+  const bytes = Uint8Array.from(atob(document.querySelector(`#packed-${name}`).textContent), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+}
 // Fill in what was not chosen yet, or is no longer there.
 function choose() {
   const { series, strata, cells } = state.data;

@@ -1,7 +1,9 @@
 "use strict";
+const FEW = 8; // rows of a table that are seen at once
 // Headers become buttons that sort: numbers by their value, text by the reader's language; what is missing stays last.
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
+  if (body.rows.length > FEW) addFilter(table);
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     const button = document.createElement("button");
     button.type = "button";
@@ -11,7 +13,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const down = head.getAttribute("aria-sort") === "ascending";
       for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
-      const value = (row) => row.cells[column].dataset.value ?? "";
+      const value = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent;
       const numeric = head.classList.contains("n");
       const rows = [...body.rows].sort((a, b) => {
         const [x, y] = [value(a), value(b)];
@@ -21,6 +23,31 @@ for (const table of document.querySelectorAll("table.sortable")) {
       });
       body.append(...rows);
     });
+  });
+}
+// A field above a long table that leaves the rows with all its words.
+function addFilter(table) {
+  const rows = [...table.tBodies[0].rows];
+  const label = document.createElement("label");
+  const field = document.createElement("input");
+  const found = document.createElement("span");
+  field.type = "search";
+  field.id = table.id.replace("table-", "filter-");
+  found.setAttribute("role", "status");
+  label.append("Filter rows ", field);
+  const box = document.createElement("p");
+  box.className = "filter";
+  box.append(label, found);
+  table.closest(".scroll").before(box);
+  field.addEventListener("input", () => {
+    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let left = 0;
+    for (const row of rows) {
+      const text = row.textContent.toLowerCase();
+      row.hidden = !words.every((word) => text.includes(word));
+      left += !row.hidden;
+    }
+    found.textContent = words.length ? `${left} of ${rows.length} rows` : "";
   });
 }
 function toNumber(text) {
