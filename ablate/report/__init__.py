@@ -28,6 +28,7 @@ from ablate.report import (
     grids,
     masked,
     overview,
+    pictures,
     plots,
     scaled,
     tables,
@@ -104,6 +105,7 @@ def write(data: ReportData, out: Path, kinds: Sequence[str] = SVG) -> Path:
     _save(out / "report.md", _templates(False).get_template("report.md.j2").render(content))
     content |= {
         "bundle": bundle.packed(bundle.script()),
+        "drawn": pictures.embedded([one for of in (effects, *sections) for one in of.figures]),
         "exploration": bundle.packed(explore.as_json(data)),
     }
     _save(out / PAGE, _templates(True).get_template("report.html.j2").render(content))

@@ -1,0 +1,49 @@
+"""The figures of a page: as SVG, and the largest of very many marks as images of pixels."""
+
+from __future__ import annotations
+
+import html
+import io
+from base64 import b64encode
+from collections.abc import Sequence
+
+from PIL import Image
+
+from ablate.report.document import Figure
+
+ROOM = 1_200_000  # characters of all figures of a page, which has to stay below 3 MB
+SCALE = 2.0  # pixels of an image for each of a screen
+COLORS = 64  # of an image
+
+
+def embedded(figures: Sequence[Figure], room: int = ROOM) -> dict[str, str]:
+    """Return name → HTML of each figure, the largest ones as images where `room` is short.
+
+    Args:
+        figures: The figures of a page, drawn.
+        room: Characters that all of them may take.
+    """
+    drawn = {figure.name: figure.svg for figure in figures}
+    for figure in sorted(figures, key=lambda one: -len(drawn[one.name])):
+        if sum(map(len, drawn.values())) <= room:
+            break
+        drawn[figure.name] = _image(figure)
+    return drawn
+
+
+def _image(figure: Figure) -> str:
+    """Return a figure as an image on white, whatever the colours of the page."""
+    import vl_convert  # 0.3 s, and few pages need it
+
+    pixels = vl_convert.svg_to_png(figure.file.read_text(encoding="utf-8"), scale=SCALE)
+    marks = Image.open(io.BytesIO(pixels)).convert("RGBA")
+    paper = Image.new("RGB", marks.size, "white")
+    paper.paste(marks, mask=marks)
+    file = io.BytesIO()
+    paper.quantize(COLORS).save(file, "png", optimize=True)
+    data = b64encode(file.getvalue()).decode()
+    width, height = (round(size / SCALE) for size in paper.size)
+    return (
+        f'<img src="data:image/png;base64,{data}" alt="{html.escape(figure.title)}"'
+        f' width="{width}" height="{height}">'
+    )
