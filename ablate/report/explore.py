@@ -221,7 +221,7 @@ def curve(
     if len(steps) > points:
         keep = np.unique(np.linspace(0, len(steps) - 1, points).round().astype(int))
         steps, values = steps[keep], values[keep]
-    return tuple(map(int, steps)), _numbers(values)
+    return tuple(map(int, steps)), list(map(_number, values.tolist()))
 
 
 LABELS = {"loss": "held-out loss", "train_loss": "training loss"}
@@ -230,8 +230,12 @@ LABELS = {"loss": "held-out loss", "train_loss": "training loss"}
 def _curves(name: str, frame: pd.DataFrame, points: int) -> dict[str, Any]:
     grids: dict[tuple[int, ...], int] = {}
     runs, at, values = [], [], []
-    for run, part in frame.groupby("run", sort=True):
-        steps, found = curve(part["step"].to_numpy(), part["value"].to_numpy(float), points)
+    frame = frame.sort_values(["run", "step"], kind="stable")
+    numbers = frame["run"].to_numpy()
+    first = np.flatnonzero(np.diff(numbers, prepend=-1))  # of each run
+    of_runs = (np.split(frame[column].to_numpy(float), first[1:]) for column in ("step", "value"))
+    for run, its_steps, its_values in zip(numbers[first], *of_runs, strict=True):
+        steps, found = curve(its_steps, its_values, points)
         runs.append(int(run))
         at.append(grids.setdefault(steps, len(grids)))
         values.append(found)
