@@ -9,6 +9,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,14 @@ _OPTIONS = (
     *("--disable-extensions", "--hide-scrollbars", "--remote-debugging-pipe"),
     "--proxy-server=127.0.0.1:9",  # a page that asks the network for something gets an error
 )
+# the browser reads its file 3 and writes its file 4; either number may be one of the pipes here
+_AS_3_AND_4 = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
+for number, end in zip((3, 4), ends):
+    os.dup2(end, number)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 _KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "Tab": (9, ""), " ": (32, " ")}
 
 
@@ -34,12 +43,9 @@ class Browser:
         assert PROGRAM
         to_browser, self._out = os.pipe()
         self._in, from_browser = os.pipe()
-        # the browser reads its file 3 and writes its file 4; a shell can number them
-        command = [
-            *("sh", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "sh", PROGRAM),
-            *_OPTIONS,
-            f"--user-data-dir={profile}",
-        ]
+        ends = (str(to_browser), str(from_browser))
+        command = [sys.executable, "-c", _AS_3_AND_4, *ends, PROGRAM, *_OPTIONS]
+        command.append(f"--user-data-dir={profile}")
         self._process = subprocess.Popen(
             command,
             pass_fds=(to_browser, from_browser),
@@ -98,7 +104,12 @@ class Browser:
 
     @contextmanager
     def page(
-        self, file: Path, *, width: int = 1280, dark: bool = False, script: bool = True,
+        self,
+        file: Path,
+        *,
+        width: int = 1280,
+        dark: bool = False,
+        script: bool = True,
         fragment: str = "",
     ) -> Iterator[Page]:
         """Open a file in a tab, and close it at the end."""
@@ -130,7 +141,10 @@ class Page:
     def size(self, width: int, height: int = 1500) -> None:
         self.call(
             "Emulation.setDeviceMetricsOverride",
-            width=width, height=height, deviceScaleFactor=1, mobile=False,
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
         )
 
     def media(self, kind: str = "", **features: str) -> None:

@@ -299,7 +299,12 @@ def _templates(escape: bool) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"md": markdown, "shown": shown}
-    environment.globals |= {"shown": shown, "sort_key": _sort_key, "longest": LONGEST, "version": __version__}
+    environment.globals |= {
+        "shown": shown,
+        "sort_key": _sort_key,
+        "longest": LONGEST,
+        "version": __version__,
+    }
     return environment
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,16 @@ import pandas as pd
 
 from ablate import formats, results
 from ablate.figures import style
+from ablate.report.appendix import UNFINISHED
 from ablate.report.data import ReportData
 from ablate.report.labels import plural
 
 NUMBERS = 120_000  # values of all curves: 0.8 MB of JSON
 FEWEST, MOST = 12, 200  # points of a curve
 DIGITS = 4  # significant ones, of a value of a curve
-LINES = 20  # of an error: its last ones
-WIDTH = 300  # characters of a line of an error
+LINES = 20  # of an error or a log: its last ones
+WIDTH = 300  # characters of a line of these
+LOGS = 100  # attempts whose logs are read: the newest that did not complete
 
 
 def exploration(data: ReportData) -> dict[str, Any]:
@@ -41,7 +44,7 @@ def exploration(data: ReportData) -> dict[str, Any]:
         common: fields that all runs share. varied: names of the others. configs: values of these
             in each configuration.
         attempts: columns run, n, status, started, seconds, device, host, commit, versions, note,
-            error, ordered by run and n.
+            error, log, ordered by run and n.
         series: name, label, and the curves: steps (lists that curves share), and columns run, at
             (which list of steps) and values (a list a run, null for what is no number).
         thinned: sentences on what was left out.
@@ -161,8 +164,8 @@ def _attempts(data: ReportData) -> dict[str, Any]:
     frame = data.attempts.drop_duplicates("id")
     device = frame["device_name"].where(frame["device_name"].notna(), frame["device"])
     commit = [
-        None if _missing(one) else f"{str(one)[:12]}{' with uncommitted changes' if dirty else ''}"
-        for one, dirty in zip(frame["commit"], frame["dirty"].fillna(0), strict=True)
+        None if _missing(one) else f"{one[:12]}{' with uncommitted changes' if dirty == 1 else ''}"
+        for one, dirty in zip(frame["commit"], frame["dirty"], strict=True)
     ]
     return {
         "run": [int(run) for run in frame["run"]],
@@ -176,8 +179,26 @@ def _attempts(data: ReportData) -> dict[str, Any]:
         "versions": _coded(list(map(_versions, frame["versions"]))),
         "note": _coded(list(map(_tail, frame["note"]))),
         "error": _coded(list(map(_tail, frame["error"]))),
-        "log": _coded([None] * len(frame)),
+        "log": _coded(_logs(data, frame)),
     }
+
+
+def _logs(data: ReportData, attempts: pd.DataFrame) -> list[str | None]:
+    """Return the last lines of what a script printed in each attempt that did not complete."""
+    unfinished = attempts["status"].isin(UNFINISHED)
+    latest = set(attempts.loc[unfinished, "id"].tail(LOGS))
+    return [
+        _printed(data.db.log(journal)) if number in latest else None
+        for number, journal in zip(attempts["id"], attempts["journal"], strict=True)
+    ]
+
+
+def _printed(log: Path | None) -> str | None:
+    if log is None or not log.is_file():
+        return None
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LINES * WIDTH))
+        return _tail(file.read().decode(errors="replace"))
 
 
 def _tokens_per_step(curves: pd.DataFrame) -> dict[int, float]:
@@ -191,22 +212,45 @@ def _tokens_per_step(curves: pd.DataFrame) -> dict[int, float]:
 
 def _series(data: ReportData) -> tuple[list[dict[str, Any]], list[str]]:
     """Return each series of the study with its curves, and what was thinned."""
-    frame = data.curves.drop_duplicates(["series", "run", "step"])
-    frame = frame[frame.groupby(["series", "run"])["step"].transform("size") > 1]
-    if frame.empty:
-        return [], []
+    frame = _with_two_points(data.curves)
     count = frame.groupby(["series", "run"]).ngroups
-    longest = int(frame.groupby(["series", "run"]).size().max())
     points = points_of(count)
-    kept = NUMBERS // points
     notes = []
-    if longest > points:
-        notes.append(f"Of each curve {points} points are kept, of up to {longest:,}.")
-    if count > kept:
-        first = frame["run"].drop_duplicates().iloc[:: math.ceil(count / kept)]
-        notes.append(f"Of {plural(frame['run'].nunique(), 'curve')}, {len(first):,} are kept.")
-        frame = frame[frame["run"].isin(set(first))]
+    if count and (longest := int(frame.groupby(["series", "run"]).size().max())) > points:
+        notes.append(
+            f"Of each curve {points} points are here, of up to {longest:,} in the figures."
+        )
+    if count * points > NUMBERS:
+        runs = frame["run"].drop_duplicates()
+        kept = runs.iloc[:: math.ceil(count * points / NUMBERS)]
+        notes.append(f"Curves of {len(kept):,} of {plural(len(runs), 'run')} are here.")
+        frame = frame[frame["run"].isin(set(kept))]
+    others = _of_other_roles(data)
+    if len(frame) + len(others) > NUMBERS:
+        notes.append("Curves of runs that are not compared are left out.")
+    else:
+        frame = pd.concat([frame, others]) if len(others) else frame
     return [_curves(str(name), part, points) for name, part in frame.groupby("series")], notes
+
+
+def _with_two_points(curves: pd.DataFrame) -> pd.DataFrame:
+    """Return the points of each curve once, without curves of a single point."""
+    frame = curves.drop_duplicates(["series", "run", "step"])
+    return frame[frame.groupby(["series", "run"])["step"].transform("size") > 1]
+
+
+def _of_other_roles(data: ReportData) -> pd.DataFrame:
+    """Return a few points of each curve of the runs that are not compared."""
+    compared = set(data.compared["run"])
+    roles = [role for role in data.runs["role"].unique() if role != "compare"]
+    names = list(data.curves["series"].unique())
+    found = [
+        results.curves(data.study.name, names, data.db, points=FEWEST, role=role)
+        for role in roles
+        if names
+    ]
+    frame = pd.concat(found) if found else data.curves.iloc[:0]
+    return _with_two_points(frame[~frame["run"].isin(compared)])
 
 
 def points_of(count: int) -> int:

@@ -1,5 +1,5 @@
 // The chart of learning curves: Vega-Lite draws it; what is under the pointer is found here, so that a near line is enough.
-const chart = { view: null, spec: "", lines: [], turn: 0, finalize: null };
+const chart = { view: null, spec: "", lines: [], turn: 0, busy: false, finalize: null };
 function css(name) {
   return getComputedStyle(document.body).getPropertyValue(name).trim();
 }
@@ -43,7 +43,7 @@ function layers(data, chosen, x, y) {
   ];
 }
 function scaleOf(log, which) {
-  return { type: log ? "log" : "linear", zero: false, nice: false, domain: [{ expr: `${which}0` }, { expr: `${which}1` }] };
+  return { type: log ? "log" : "linear", ...(log ? {} : { zero: false }), nice: false, domain: [{ expr: `${which}0` }, { expr: `${which}1` }] };
 }
 function specOf(data, chosen, series, width) {
   const axis = AXES[chosen.x];
@@ -81,6 +81,7 @@ async function drawChart() {
   find("figure").hidden = !series;
   if (!series) return;
   const turn = (chart.turn += 1);
+  chart.busy = true;
   chart.lines = linesOf(data, series, state);
   const points = drawn(chart.lines, state.xlog, state.ylog);
   const range = ranges(chart.lines, points, state.everything);
@@ -110,6 +111,7 @@ async function drawChart() {
   zoomTo(state.zoom);
   unmark();
   await chart.view.runAsync();
+  if (turn === chart.turn) chart.busy = false;
 }
 function tellBeyond(lines) {
   const names = [...new Set(lines.map((line) => (state.data.strata.length > 1 && state.stratum === null ? `${line.cell.arm} (${line.cell.stratum})` : line.cell.arm)))];

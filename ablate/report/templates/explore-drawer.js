@@ -13,7 +13,7 @@ function openFromAddress() {
   const known = numbersIn(location.hash).filter((number) => state.data.byNumber.has(number));
   if (known.length === 0) return state.open.length ? hideDrawer() : undefined;
   const opening = state.open.length === 0;
-  if (opening) drawer.opener = document.activeElement;
+  if (opening) drawer.opener = document.activeElement?.dataset.focus ?? "";
   state.open = known;
   drawDrawer();
   drawRuns();
@@ -28,7 +28,7 @@ function hideDrawer() {
   drawer.shown = "";
   if (find("drawer").open) find("drawer").close();
   drawRuns();
-  if (drawer.opener?.isConnected) drawer.opener.focus({ preventScroll: true });
+  focusOn(drawer.opener);
 }
 function drawDrawer() {
   const { data } = state;

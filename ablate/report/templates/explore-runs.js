@@ -97,5 +97,8 @@ function rowOf(run, columns) {
 function keepingFocus(redraw) {
   const name = document.activeElement?.dataset?.focus;
   redraw();
+  focusOn(name);
+}
+function focusOn(name) {
   if (name) [...document.querySelectorAll("#explore [data-focus]")].find((one) => one.dataset.focus === name)?.focus({ preventScroll: true });
 }

@@ -1,0 +1,751 @@
+"""What a reader does with the section "Explore" of a page, in a real browser."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import PROGRAM, Browser, Page
+from report_study import NAN, Outcome, study, svg_only  # noqa: F401
+
+from ablate import report
+from ablate.report import bundle, explore, pictures
+from ablate.report.document import Figure
+
+LEVELS = ("serial", "parallel", "concat", "no-skip")
+FACTORS = {
+    "topology": {name: {"topology": name} for name in LEVELS},
+    "n_layer": {"4": {"n_layer": 4}, "12": {"n_layer": 12}},
+}
+SEEDS = 3
+STEPS = (100, 200, 300, 400, 500)
+browser_only = pytest.mark.skipif(PROGRAM is None, reason="no chromium here")
+
+
+def value(topology: str, layers: str, seed: int, step: int) -> float:
+    """The held-out loss that the run of these levels has at a step."""
+    far = 3.0 if topology == "no-skip" else 0.1 * LEVELS.index(topology)
+    return 1.0 + far + 0.01 * seed + 0.5 * (layers == "4") + 2 * math.exp(-step / 100)
+
+
+def outcome(levels: dict[str, str], seed: int) -> Outcome:
+    points = {step: value(levels["topology"], levels["n_layer"], seed, step) for step in STEPS}
+    if levels == {"topology": "concat", "n_layer": "4"} and seed == 2:
+        error = 'Traceback\n  File "/home/someone/secret/train.py", line 3\nOSError: <b>no disk</b>'
+        return Outcome(status="failed", error=error)
+    if levels == {"topology": "concat", "n_layer": "12"} and seed == 1:
+        early = {step: points[step] for step in STEPS[:3]}
+        return Outcome(status="diverged", step=300, points=early | {300: NAN})
+    if "lr" in levels:
+        points = {step: 9.0 - step / 100 for step in STEPS}
+    return Outcome(points[500] if "lr" not in levels else 4.0, points=points, seconds=20 + seed)
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """A study of four arms in two strata, with tuning runs, a failed and a diverged run."""
+    folder = tmp_path_factory.mktemp("explore")
+    options: dict[str, Any] = {"seeds": SEEDS, "within": ["n_layer"], "rates": [0.001, 0.004]}
+    with study(folder, FACTORS, outcome, **options) as db:
+        data = report.gather(db, "topology")
+        page = report.write(data, folder / "report")
+        found = explore.exploration(data)
+        numbers = {
+            (run["topology"], str(run["n_layer"]), run["seed"]): run["run"]
+            for run in data.compared.to_dict("records")
+        }
+        yield SimpleNamespace(page=page, data=data, found=found, numbers=numbers)
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if PROGRAM is None:
+        pytest.skip("no chromium here")
+    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def tab(chromium: Browser, studied: SimpleNamespace) -> Iterator[Page]:
+    with chromium.page(studied.page) as page:
+        ready(page)
+        yield page
+        assert page.problems() == []
+
+
+def ready(page: Page) -> None:
+    """Wait until the chart is drawn as chosen."""
+    page.value(
+        "(async () => { while (!ablateExplore.chart.view || ablateExplore.chart.busy)"
+        " await new Promise((next) => setTimeout(next, 10));"
+        " await ablateExplore.chart.view.runAsync(); })()"
+    )
+
+
+def drawn(page: Page) -> list[dict[str, Any]]:
+    """The points that Vega draws: k line, a arm, s stratum, kind, x, y, low, high."""
+    ready(page)
+    points: list[dict[str, Any]] = page.value(
+        "ablateExplore.chart.view.data('points').map(({k, a, s, kind, x, y, low, high}) =>"
+        " ({k, a, s, kind, x, y, low, high}))"
+    )
+    return points
+
+
+def signal(page: Page, name: str) -> Any:
+    ready(page)
+    return page.value(f"ablateExplore.chart.view.signal({json.dumps(name)})")
+
+
+def listed(page: Page) -> list[int]:
+    """Numbers of the runs in the table, from top to bottom."""
+    return [
+        int(text)
+        for text in page.value(
+            "[...document.querySelectorAll('#explore-runs tbody a')].map((one) => one.textContent)"
+        )
+    ]
+
+
+def drawer(page: Page) -> str:
+    """The text of the open drawer, "" where it is closed."""
+    page.value("new Promise((next) => setTimeout(next, 30))")  # the address changed
+    text: str = page.value(
+        "(() => { const box = document.querySelector('#explore-drawer');"
+        " return box.open ? box.innerText : ''; })()"
+    )
+    return text
+
+
+# -- the data --------------------------------------------------------------------------------------
+
+
+def column(coded: Any) -> list[Any]:
+    return coded if isinstance(coded, list) else [coded["of"][at] for at in coded["at"]]
+
+
+def test_an_exploration_has_every_run_with_its_curve(studied: SimpleNamespace) -> None:
+    found = json.loads(json.dumps(studied.found, allow_nan=False))
+    runs = found["runs"]
+    assert len(runs["run"]) == 4 * 2 * (SEEDS + 2)
+    (loss,) = found["series"]
+    curves = dict(
+        zip(loss["run"], zip(column(loss["at"]), loss["values"], strict=True), strict=True)
+    )
+    for (topology, layers, seed), run in studied.numbers.items():
+        if topology == "concat" and seed > 0:
+            continue
+        steps, values = curves[run]
+        assert loss["steps"][steps] == list(STEPS)
+        expected = [value(topology, layers, seed, step) for step in STEPS]
+        assert values == pytest.approx(expected, rel=5e-4)
+    diverged = curves[studied.numbers["concat", "12", 1]]
+    assert diverged[1][-1] is None  # NaN is no JSON
+    at = runs["run"].index(studied.numbers["parallel", "4", 2])
+    assert runs["metric"][at] == pytest.approx(value("parallel", "4", 2, 500), rel=5e-4)
+    cells = found["cells"]
+    assert cells["label"][runs["cell"][at]] == "topology=parallel, n_layer=4"
+    assert column(cells["levels"]["n_layer"])[runs["cell"][at]] == "4"
+    baseline = cells["baseline"][runs["cell"][at]]
+    assert cells["label"][baseline] == "topology=serial, n_layer=4"
+    configs = [found["configs"][place] for place in runs["config"]]
+    assert configs[at]["topology"] == "parallel" and configs[at]["n_layer"] == 4
+    assert not set(found["common"]) & set(found["varied"])
+
+
+def test_curves_are_thinned_to_fit_and_the_page_says_so(
+    studied: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explore, "FEWEST", 3)
+    monkeypatch.setattr(explore, "NUMBERS", 30)
+    found = explore.exploration(studied.data)
+    (loss,) = found["series"]
+    assert 10 >= len(loss["run"]) >= 7
+    kept = [loss["steps"][at] for at in column(loss["at"])]
+    assert all(len(steps) <= 3 for steps in kept)
+    assert [100, 300, 500] in kept
+    assert len(found["thinned"]) == 3
+
+
+def test_an_exploration_names_no_folder_of_a_user(studied: SimpleNamespace) -> None:
+    text = json.dumps(studied.found)
+    assert "no disk" in text
+    assert "someone" not in text
+
+
+def test_what_is_packed_is_what_the_page_unpacks(studied: SimpleNamespace) -> None:
+    text = studied.page.read_text(encoding="utf-8")
+    packed = dict(re.findall(r'id="packed-(\w+)">([^<]+)<', text))
+    assert json.loads(gzip.decompress(b64decode(packed["exploration"]))) == studied.found
+    assert gzip.decompress(b64decode(packed["vega"])).decode() == bundle.script()
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(bundle, "_bundled", lambda: "made")
+    assert bundle.script.__wrapped__() == "made"
+
+
+def test_figures_of_too_many_marks_become_images(tmp_path: Path) -> None:
+    sizes = {"small": 10, "large": 3000, "middle": 100}
+    for name, marks in sizes.items():
+        circles = "".join(
+            f'<circle cx="{at % 90}" cy="50" r="3" fill="#0173b2"/>' for at in range(marks)
+        )
+        (tmp_path / f"{name}.svg").write_text(
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="100" height="100">{circles}</svg>'
+        )
+    figures = [Figure(name, f"The {name} one", "", tmp_path / f"{name}.svg") for name in sizes]
+    whole = pictures.embedded(figures)
+    assert all("<svg" in one for one in whole.values())
+    some = pictures.embedded(figures, room=12_000)
+    assert [name for name, one in some.items() if one.startswith("<img")] == ["large"]
+    assert 'alt="The large one"' in some["large"]
+    assert sum(map(len, some.values())) <= 12_000
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+@browser_only
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
+def test_the_page_opens_offline_without_a_fault(
+    chromium: Browser, studied: SimpleNamespace, width: int, dark: bool
+) -> None:
+    assert studied.page.stat().st_size < 3e6
+    run = studied.numbers["parallel", "4", 0]
+    with chromium.page(studied.page, width=width, dark=dark, fragment=f"#run={run}") as page:
+        ready(page)
+        assert drawer(page)
+        page.click("#explore-drawer .close")
+        assert page.value("document.documentElement.scrollWidth - innerWidth") <= 0
+        page.value(f"location.hash = 'run={run}'")
+        assert page.value("document.querySelector('#explore-drawer').scrollWidth - innerWidth") <= 0
+        assert page.value("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert page.problems() == []
+        asked = [address for address in page.requests() if not address.startswith("data:")]
+        assert [address.partition("#")[0] for address in asked] == [studied.page.as_uri()]
+
+
+@browser_only
+def test_without_javascript_the_page_is_as_before(
+    chromium: Browser, studied: SimpleNamespace
+) -> None:
+    with chromium.page(studied.page, script=False) as page:
+        seen = page.call("DOMSnapshot.captureSnapshot", computedStyles=["display"])
+        strings = seen["strings"]
+        document = seen["documents"][0]
+        rendered = {
+            strings[document["nodes"]["nodeName"][at]] for at in document["layout"]["nodeIndex"]
+        }
+        assert {"svg", "TABLE", "FIGCAPTION"} <= rendered
+        assert not {"DIALOG", "SELECT", "INPUT"} & rendered  # nothing that needs a script
+
+
+@browser_only
+def test_nothing_to_explore_is_printed(tab: Page) -> None:
+    tab.media("print")
+    assert tab.value("document.querySelector('#explore').offsetHeight") == 0
+    assert tab.value("document.querySelector('#effects').offsetHeight") > 0
+
+
+CONTRAST = """
+(() => {
+  const parse = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
+  const light = ([r, g, b]) => {
+    const [x, y, z] = [r, g, b].map((v) => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+    return .2126 * x + .7152 * y + .0722 * z;
+  };
+  const behind = (one) => {
+    for (; one; one = one.parentElement) {
+      const [r, g, b, a = 1] = parse(getComputedStyle(one).backgroundColor);
+      if (a > 0.5) return [r, g, b];
+    }
+    return [255, 255, 255];
+  };
+  const low = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const one = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !one.checkVisibility() || one.closest("svg, script, option")) continue;
+    const [a, b] = [light(parse(getComputedStyle(one).color)), light(behind(one))];
+    const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    if (ratio < 4.5) low.push([walker.currentNode.data, ratio]);
+  }
+  return low;
+})()
+"""
+
+
+@browser_only
+@pytest.mark.parametrize("dark", [False, True])
+def test_all_text_has_the_contrast_of_wcag_aa(
+    chromium: Browser, studied: SimpleNamespace, dark: bool
+) -> None:
+    run = studied.numbers["concat", "4", 2]
+    with chromium.page(studied.page, dark=dark, fragment=f"#run={run}") as page:
+        ready(page)
+        page.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        assert page.value(CONTRAST) == []
+
+
+@browser_only
+def test_every_control_has_a_name_and_a_size_for_fingers(tab: Page) -> None:
+    unnamed = tab.value(
+        "[...document.querySelectorAll('#explore :is(button, select, input), .filter input')]"
+        ".filter((one) => !(one.labels?.length || one.textContent.trim() || one.ariaLabel))"
+        ".map((one) => one.outerHTML)"
+    )
+    assert unnamed == []
+
+
+# -- the chart -------------------------------------------------------------------------------------
+
+
+@browser_only
+def test_lines_are_of_runs_or_of_their_means_and_spread(tab: Page) -> None:
+    points = drawn(tab)  # few runs: one line each
+    compared = 4 * 2 * SEEDS - 1  # the failed one has no curve
+    assert len({point["k"] for point in points}) == compared
+    tab.choose("#explore-lines", "mean")
+    points = drawn(tab)
+    last = {
+        (point["a"], point["s"]): point
+        for point in points
+        if point["kind"] == "mean" and point["x"] == max(one["x"] for one in points)
+    }
+    assert len(last) == 8
+    mean = last["parallel", "n_layer=4"]
+    values = [value("parallel", "4", seed, 500) for seed in range(SEEDS)]
+    assert mean["y"] == pytest.approx(np.mean(values), rel=1e-3)
+    assert (mean["low"], mean["high"]) == pytest.approx((min(values), max(values)), rel=1e-3)
+    early = {point["k"] for point in points if point["kind"] == "early"}
+    assert len(early) == 1  # the diverged run is no part of the mean
+    assert [point["a"] for point in points if point["kind"] == "end"] == ["concat"]
+
+
+@browser_only
+def test_arms_and_seeds_are_hidden_and_isolated(tab: Page) -> None:
+    arm = "#explore-arms input[data-value=parallel]"
+    tab.click(arm)
+    assert {point["a"] for point in drawn(tab)} == set(LEVELS) - {"parallel"}
+    tab.click(arm)
+    assert {point["a"] for point in drawn(tab)} == set(LEVELS)
+    tab.click("#explore-arms li:nth-child(3) button")
+    assert {point["a"] for point in drawn(tab)} == {"concat"}
+    tab.click("#explore-arms li:nth-child(3) button")  # again: all
+    assert {point["a"] for point in drawn(tab)} == set(LEVELS)
+    tab.click("#explore-seeds li:nth-child(2) button")
+    assert {point["k"].split()[-1] for point in drawn(tab)} == {
+        str(run) for (_, _, seed), run in tab_numbers(tab).items() if seed == 1
+    }
+    tab.click("#explore-all-seeds")
+    assert len({point["k"] for point in drawn(tab)}) == 4 * 2 * SEEDS - 1
+
+
+def tab_numbers(page: Page) -> dict[tuple[str, str, int], int]:
+    """Numbers of the compared runs, by arm, stratum and seed, as the page has them."""
+    return {
+        (arm, stratum, seed): run
+        for arm, stratum, seed, run in page.value(
+            "ablateExplore.state.data.runs.filter((run) => run.role === 'compare')"
+            ".map((run) => [run.cell.arm, run.cell.stratum, run.seed, run.run])"
+        )
+    }
+
+
+@browser_only
+def test_the_keyboard_hides_an_arm_and_keeps_its_place(tab: Page) -> None:
+    tab.value("document.querySelector('#explore-arms input[data-value=parallel]').focus()")
+    tab.press(" ")
+    assert {point["a"] for point in drawn(tab)} == set(LEVELS) - {"parallel"}
+    assert tab.value("document.activeElement.dataset.value") == "parallel"
+
+
+@browser_only
+def test_a_stratum_is_shown_alone(tab: Page) -> None:
+    assert len({point["s"] for point in drawn(tab)}) == 2
+    tab.choose("#explore-stratum", "=n_layer=12")
+    assert {point["s"] for point in drawn(tab)} == {"n_layer=12"}
+
+
+@browser_only
+@pytest.mark.parametrize(
+    ("axis", "of"), [("step", None), ("tokens", "tokens"), ("flops", "flops"), ("time", "seconds")]
+)
+def test_curves_are_over_steps_tokens_flops_or_time(
+    tab: Page, studied: SimpleNamespace, axis: str, of: str | None
+) -> None:
+    tab.choose("#explore-x", axis)
+    run = studied.numbers["parallel", "12", 1]
+    row = studied.data.compared.set_index("run").loc[run]
+    total = 1 if of is None else row[of] / row["steps"]
+    xs = [point["x"] for point in drawn(tab) if point["k"].endswith(f" {run}")]
+    assert xs == pytest.approx([step * total for step in STEPS], rel=1e-3)
+
+
+@browser_only
+def test_axes_are_logarithmic(tab: Page) -> None:
+    for axis in ("x", "y"):
+        scale = f"ablateExplore.chart.view.scale('{axis}').type"
+        assert tab.value(scale) == "linear"
+        tab.click(f"#explore-{axis}log")
+        ready(tab)
+        assert tab.value(scale) == "log"
+
+
+@browser_only
+def test_smoothing_is_an_average_with_a_corrected_start(
+    tab: Page, studied: SimpleNamespace
+) -> None:
+    tab.choose("#explore-smooth", "0.5")
+    run = studied.numbers["parallel", "12", 1]
+    ys = [point["y"] for point in drawn(tab) if point["k"].endswith(f" {run}")]
+    raw = [value("parallel", "12", 1, step) for step in STEPS]
+    weights = [0.5 ** np.arange(count, 0, -1) for count in range(1, 6)]
+    expected = [np.average(raw[: len(of)], weights=of) for of in weights]
+    assert ys == pytest.approx(expected, rel=1e-3)
+
+
+@browser_only
+def test_the_axis_fits_arms_near_each_other_until_all_are_asked_for(tab: Page) -> None:
+    top = [signal(tab, name) for name in ("y0", "y1")][1]
+    assert top < 4  # no-skip ends above 4
+    assert "no-skip" in tab.value("document.querySelector('#explore-beyond').textContent")
+    tab.click("#explore-whole")
+    assert signal(tab, "y1") > 4
+    assert tab.value("document.querySelector('#explore-beyond').textContent") == ""
+    tab.click("#explore-reset")
+    assert signal(tab, "y1") == top
+
+
+@browser_only
+def test_the_chart_is_zoomed_and_moved(tab: Page) -> None:
+    tab.choose("#explore-stratum", "=n_layer=12")
+    ready(tab)
+    width = signal(tab, "x1") - signal(tab, "x0")
+    tab.click("#explore-in")
+    low, high = signal(tab, "grid_x")
+    assert high - low == pytest.approx(0.7 * width)
+    x, y = tab.middle("#explore-chart canvas")
+    for kind, at in (
+        ("mouseMoved", 0),
+        ("mousePressed", 0),
+        ("mouseMoved", 30),
+        ("mouseReleased", 30),
+    ):
+        tab.mouse(
+            kind,
+            x + at,
+            y,
+            buttons=0 if kind == "mouseReleased" else int(kind != "mouseMoved" or at > 0),
+        )
+    moved = signal(tab, "grid_x")
+    assert moved[0] < low and moved[1] - moved[0] == pytest.approx(high - low)
+    assert drawer(tab) == ""  # a drag opens nothing
+    tab.mouse("mouseWheel", x, y, deltaX=0, deltaY=120)
+    assert signal(tab, "grid_x") == moved  # the page scrolls
+    tab.mouse("mouseWheel", x, y, deltaX=0, deltaY=120, modifiers=2)
+    assert np.ptp(signal(tab, "grid_x")) > np.ptp(moved)
+    tab.click("#explore-reset")
+    assert signal(tab, "grid_x") is None
+
+
+def place(page: Page, run: int, step: int) -> tuple[float, float]:
+    """Where in the window a point of a run's curve is drawn."""
+    x, y = page.value(
+        "(() => { const { chart } = ablateExplore, host = document.querySelector('#explore-chart');"
+        " host.scrollIntoView({block: 'center', behavior: 'instant'});"
+        f" const line = chart.lines.find((one) => one.runs[0].run === {run});"
+        f" const at = line.steps.indexOf({step}), box = host.getBoundingClientRect();"
+        " const [top, padding] = [chart.view.origin(), chart.view.padding()];"
+        " return [box.x + padding.left + top[0] + chart.view.scale('x')(line.xs[at]),"
+        " box.y + padding.top + top[1] + chart.view.scale('y')(line.ys[at])]; })()"
+    )
+    return x, y
+
+
+@browser_only
+def test_a_curve_tells_its_values_and_opens_its_run(tab: Page, studied: SimpleNamespace) -> None:
+    tab.choose("#explore-stratum", "=n_layer=12")
+    tab.click("#explore-seeds li:nth-child(1) button")
+    ready(tab)
+    run = studied.numbers["parallel", "12", 0]
+    at = place(tab, run, 300)
+    tab.mouse("mouseMoved", *at)
+    tip = tab.value("document.querySelector('#explore-chart .tip').innerText")
+    assert "parallel" in tip and f"run {run}" in tip
+    assert f"{value('parallel', '12', 0, 300):.4g}" in tip
+    tab.click_at(*at)
+    assert drawer(tab).startswith(f"Run {run}")
+    other = studied.numbers["serial", "12", 0]
+    tab.click_at(*place(tab, other, 300), shift=True)
+    assert tab.value("location.hash") == f"#run={run},{other}"
+    tab.press("Escape")
+    assert drawer(tab) == "" and tab.value("location.hash") == ""
+
+
+@browser_only
+def test_a_click_on_a_mean_lists_its_runs(tab: Page, studied: SimpleNamespace) -> None:
+    tab.choose("#explore-lines", "mean")
+    tab.choose("#explore-stratum", "=n_layer=12")
+    ready(tab)
+    run = studied.numbers["parallel", "12", 0]
+    tab.click_at(*place(tab, run, 400))
+    assert listed(tab) == sorted(studied.numbers["parallel", "12", seed] for seed in range(SEEDS))
+
+
+# -- the table of runs and the drawer --------------------------------------------------------------
+
+
+@browser_only
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("status=failed", lambda of: of == ("concat", "4", 2)),
+        ("parallel n_layer=4", lambda of: of[:2] == ("parallel", "4")),
+        ("seed>=1 arm=serial", lambda of: of[0] == "serial" and of[2] >= 1),
+        ("metric>3 n_layer=12", lambda of: of[:2] == ("no-skip", "12")),
+        ("nothing-is-called-so", lambda of: False),
+    ],
+)
+def test_runs_are_filtered(tab: Page, studied: SimpleNamespace, text: str, found: Any) -> None:
+    assert len(listed(tab)) == 4 * 2 * SEEDS
+    tab.type("#explore-filter", text)
+    assert listed(tab) == sorted(run for of, run in studied.numbers.items() if found(of))
+    tab.choose("#explore-filter", "")
+    assert len(listed(tab)) == 4 * 2 * SEEDS
+
+
+@browser_only
+def test_runs_are_sorted_and_those_of_tuning_shown(tab: Page, studied: SimpleNamespace) -> None:
+    runs = studied.data.compared.sort_values("metric", na_position="last")
+    heading = "#explore-runs th:nth-child(6) button"
+    tab.click(heading)
+    complete = list(runs["run"][runs["metric"].notna()])
+    assert listed(tab)[: len(complete)] == complete
+    tab.click(heading)
+    assert listed(tab)[: len(complete)] == complete[::-1]  # what is missing stays last
+    tab.click("#explore-others")
+    assert len(listed(tab)) == 4 * 2 * (SEEDS + 2)
+    tab.click("#explore-charted")
+    tab.click("#explore-arms li:nth-child(1) button")
+    assert set(listed(tab)) == {run for of, run in studied.numbers.items() if of[0] == "serial"}
+
+
+@browser_only
+def test_a_drawer_tells_what_a_run_is(tab: Page, studied: SimpleNamespace) -> None:
+    run = studied.numbers["concat", "4", 2]
+    baseline = studied.numbers["serial", "4", 2]
+    tab.click(f"#explore-runs a[href='#run={run}']")
+    text = drawer(tab)
+    assert f"ablate show {run}" in text
+    assert f"baseline, run {baseline}" in text
+    configuration = tab.value(
+        "[...document.querySelectorAll('#explore-drawer .scroll')][1].innerText"
+    )
+    assert "topology\tconcat\tserial" in configuration and "n_layer" not in configuration
+    assert "OSError: <b>no disk</b>" in text  # a text, not a tag
+    assert "0123456789ab" in text  # the code's version
+    # the focus goes into the drawer, and back
+    assert tab.value("document.activeElement.closest('#explore-drawer') !== null")
+    tab.press("Escape")
+    assert drawer(tab) == ""
+    assert tab.value("document.activeElement.textContent") == str(run)
+
+
+@browser_only
+def test_two_runs_are_side_by_side_and_have_an_address(
+    chromium: Browser, studied: SimpleNamespace
+) -> None:
+    run, other = studied.numbers["parallel", "4", 0], studied.numbers["concat", "12", 0]
+    with chromium.page(studied.page, fragment=f"#run={run}") as page:
+        ready(page)
+        page.type("#explore-beside", str(other))
+        page.press("Enter")
+        for_both = drawer(page)
+        assert page.value("location.hash") == f"#run={run},{other}"
+    with chromium.page(studied.page, fragment=f"#run={run},{other}") as page:
+        ready(page)
+        text = drawer(page)
+        assert text == for_both
+        assert f"ablate compare {run} {other}" in text
+        assert "topology\tparallel\tconcat" in text and "n_layer\t4\t12" in text
+        page.value("location.hash = '#effects'")
+        assert drawer(page) == ""
+        page.value("location.hash = '#run=999999'")
+        assert drawer(page) == ""
+        assert page.problems() == []
+
+
+@browser_only
+def test_the_command_is_copied(tab: Page, studied: SimpleNamespace) -> None:
+    run = studied.numbers["parallel", "4", 0]
+    tab.value(f"location.hash = 'run={run}'")
+    tab.value("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    tab.click("#explore-drawer .command button")
+    assert tab.value("window.copied") == f"ablate show {run}"
+
+
+@browser_only
+def test_newer_results_keep_what_the_reader_chose(tab: Page, studied: SimpleNamespace) -> None:
+    run = studied.numbers["parallel", "4", 0]
+    tab.choose("#explore-lines", "runs")
+    tab.choose("#explore-x", "time")
+    tab.click("#explore-arms input[data-value=concat]")
+    tab.click("#explore-in")
+    tab.type("#explore-filter", "seed=0")
+    tab.value(f"location.hash = 'run={run}'")
+    tab.type("#explore-beside", "12")
+    zoom = signal(tab, "grid_x")
+    before = drawn(tab)
+    newer = json.loads(json.dumps(studied.found))
+    newer["series"][0]["values"] = [
+        [one and one + 0.25 for one in values] for values in newer["series"][0]["values"]
+    ]
+    tab.value(f"ablateExplore.update({json.dumps(newer)})")
+    after = drawn(tab)
+    assert [point["y"] for point in after] == pytest.approx([point["y"] + 0.25 for point in before])
+    assert signal(tab, "grid_x") == zoom
+    assert drawer(tab).startswith(f"Run {run}")
+    assert tab.value("document.querySelector('#explore-beside').value") == "12"
+    assert tab.value("document.activeElement.id") == "explore-beside"
+    assert len(listed(tab)) == 8
+    shown = tab.value(
+        "['lines', 'x'].map((name) => document.querySelector(`#explore-${name}`).value)"
+    )
+    assert shown == ["runs", "time"]
+
+
+@browser_only
+def test_static_tables_are_filtered(tab: Page) -> None:
+    tab.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    rows = "[...document.querySelector('#table-runs').tBodies[0].rows].filter((row) => !row.hidden)"
+    assert tab.value(f"{rows}.length") == 4 * 2 * (SEEDS + 2)
+    tab.type("#filter-runs", "concat tune")
+    assert tab.value(f"{rows}.length") == 2 * 2
+    assert tab.value("document.querySelector('#filter-levels')") is None  # short: seen at once
+
+
+# -- large and small studies -----------------------------------------------------------------------
+
+
+def many(runs: int) -> dict[str, Any]:
+    """An exploration of 40 arms with a curve of 24 points a run, as of a study of so many runs."""
+    rng = np.random.default_rng(0)
+    arms, steps = 40, list(range(10, 250, 10))
+    base = 2 * np.exp(-np.arange(24) / 5) + 1
+    numbers = list(range(1, runs + 1))
+    same = {
+        name: {"of": [of], "at": [0] * runs}
+        for name, of in {
+            "role": "compare",
+            "status": "complete",
+            "attempts": 1,
+            "steps": 240,
+            "tokens": 10**6,
+            "flops": 10**12,
+            "params": 10**5,
+            "diverged_at": None,
+        }.items()
+    }
+    empty = (
+        "run",
+        "n",
+        "status",
+        "started",
+        "seconds",
+        "device",
+        "host",
+        "commit",
+        "versions",
+        "note",
+        "error",
+        "log",
+    )
+    return {
+        "study": "many",
+        "metric": {"name": "loss", "label": "loss", "goal": "min"},
+        "factors": ["arm"],
+        "strata": [""],
+        "arms": [{"name": f"arm-{at}", "color": "", "dash": []} for at in range(arms)],
+        "cells": {
+            "label": [f"arm-{at}" for at in range(arms)],
+            "arm": list(range(arms)),
+            "stratum": [0] * arms,
+            "baseline": [0] * arms,
+            "levels": {"arm": [str(at) for at in range(arms)]},
+        },
+        "runs": {
+            "run": numbers,
+            "cell": [at % arms for at in range(runs)],
+            "seed": [at // arms for at in range(runs)],
+            "metric": [1.0] * runs,
+            "seconds": [1.0] * runs,
+            "config": [0] * runs,
+            **same,
+        },
+        "common": {"lr": 0.1},
+        "varied": [],
+        "configs": [{}],
+        "attempts": {name: [] for name in empty},
+        "series": [
+            {
+                "name": "loss",
+                "label": "loss",
+                "steps": [steps],
+                "run": numbers,
+                "at": [0] * runs,
+                "values": [list((base + rng.normal(0, 0.01, 24)).round(4)) for _ in numbers],
+            }
+        ],
+        "thinned": ["Some."],
+    }
+
+
+@browser_only
+def test_five_thousand_runs_are_explored(chromium: Browser, studied: SimpleNamespace) -> None:
+    with chromium.page(studied.page) as page:
+        ready(page)
+        page.value(f"ablateExplore.update({json.dumps(many(5000))})")
+        page.choose("#explore-lines", "mean")
+        assert len({point["k"] for point in drawn(page)}) == 40
+        page.choose("#explore-lines", "runs")
+        assert len(drawn(page)) == 5000 * 24
+        assert page.value("ablateExplore.chart.lines.length") == 5000
+        assert len(listed(page)) == 50
+        page.click("#explore-more")
+        assert len(listed(page)) == 250
+        page.type("#explore-filter", "run=4321")
+        assert listed(page) == [4321]
+        assert page.value("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert page.problems() == []
+
+
+@browser_only
+@pytest.mark.usefixtures("svg_only")
+def test_a_study_without_results_says_so(chromium: Browser, tmp_path: Path) -> None:
+    factors = {"topology": FACTORS["topology"]}
+    with study(tmp_path, factors, lambda levels, seed: None, seeds=1) as db:
+        page = report.write(report.gather(db, "topology"), tmp_path / "report")
+    with chromium.page(page) as tab:
+        tab.value(
+            "(async () => { while (document.querySelector('#explore').hidden) await new Promise((next) => setTimeout(next, 10)); })()"
+        )
+        assert len(listed(tab)) == 4
+        assert tab.value("document.querySelector('#explore-figure').hidden")
+        tab.click("#explore-runs a")
+        assert "Not trained yet." in drawer(tab)
+        assert tab.problems() == []
