@@ -26,11 +26,14 @@ function layers(data, chosen, x, y) {
   const width = { condition: [{ test: "datum.kind === 'early'", value: 0.8 }, { test: "datum.kind === 'mean'", value: 2 }], value: many ? 0.8 : 1.4 };
   const only = (kind) => [{ filter: `datum.kind ${kind}` }];
   const axis = { x: { ...x, field: "x", type: "quantitative" }, y: { ...y, field: "y", type: "quantitative" } };
-  return [
+  const band = [
     {
       transform: only("=== 'mean'"), mark: { type: "area", clip: true, opacity: 0.16, line: false },
       encoding: { x: axis.x, y: { ...axis.y, field: "low" }, y2: { field: "high" }, color, detail: { field: "k" } },
     },
+  ];
+  return [
+    ...(chosen.lines === "mean" ? band : []),
     {
       transform: only("!== 'end'"), mark: { type: "line", clip: true, strokeJoin: "round" },
       params: [{ name: "grid", bind: "scales", select: { type: "interval", zoom: "wheel![event.ctrlKey || event.metaKey]" } }],
