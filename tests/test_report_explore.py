@@ -220,7 +220,7 @@ def test_figures_of_too_many_marks_become_images(tmp_path: Path) -> None:
             f'<svg xmlns="http://www.w3.org/2000/svg" width="100" height="100">{circles}</svg>'
         )
     figures = [Figure(name, f"The {name} one", "", tmp_path / f"{name}.svg") for name in sizes]
-    whole = pictures.embedded(figures)
+    whole = pictures.embedded(figures, room=10**6)
     assert all("<svg" in one for one in whole.values())
     some = pictures.embedded(figures, room=12_000)
     assert [name for name, one in some.items() if one.startswith("<img")] == ["large"]

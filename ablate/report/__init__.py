@@ -105,10 +105,11 @@ def write(data: ReportData, out: Path, kinds: Sequence[str] = SVG) -> Path:
     _save(out / "report.md", _templates(False).get_template("report.md.j2").render(content))
     content |= {
         "bundle": bundle.packed(bundle.script()),
-        "drawn": pictures.embedded([one for of in (effects, *sections) for one in of.figures]),
         "exploration": bundle.packed(explore.as_json(data)),
     }
-    _save(out / PAGE, _templates(True).get_template("report.html.j2").render(content))
+    page = _templates(True).get_template("report.html.j2").render(content)
+    drawn = [figure for section in (effects, *sections) for figure in section.figures]
+    _save(out / PAGE, pictures.with_figures(page, drawn))
     return out / PAGE
 
 
@@ -303,6 +304,7 @@ def _templates(escape: bool) -> jinja2.Environment:
         "shown": shown,
         "sort_key": _sort_key,
         "longest": LONGEST,
+        "place": pictures.place,
         "version": __version__,
     }
     return environment

@@ -11,12 +11,24 @@ from PIL import Image
 
 from ablate.report.document import Figure
 
-ROOM = 1_200_000  # characters of all figures of a page, which has to stay below 3 MB
-SCALE = 2.0  # pixels of an image for each of a screen
-COLORS = 64  # of an image
+PAGE = 2_900_000  # characters of a page, which has to stay below 3 MB
+SCALE = 1.5  # pixels of an image for each of a screen
+COLORS = 32  # of an image
 
 
-def embedded(figures: Sequence[Figure], room: int = ROOM) -> dict[str, str]:
+def with_figures(page: str, figures: Sequence[Figure]) -> str:
+    """Return a page with its figures in the places that `place` names."""
+    for name, drawn in embedded(figures, PAGE - len(page)).items():
+        page = page.replace(place(name), drawn)
+    return page
+
+
+def place(name: str) -> str:
+    """Return what stands in a page for the figure of this name."""
+    return f"<!-- figure {name} -->"
+
+
+def embedded(figures: Sequence[Figure], room: int) -> dict[str, str]:
     """Return name → HTML of each figure, the largest ones as images where `room` is short.
 
     Args:
@@ -27,7 +39,7 @@ def embedded(figures: Sequence[Figure], room: int = ROOM) -> dict[str, str]:
     for figure in sorted(figures, key=lambda one: -len(drawn[one.name])):
         if sum(map(len, drawn.values())) <= room:
             break
-        drawn[figure.name] = _image(figure)
+        drawn[figure.name] = min(drawn[figure.name], _image(figure), key=len)
     return drawn
 
 
@@ -40,10 +52,10 @@ def _image(figure: Figure) -> str:
     paper = Image.new("RGB", marks.size, "white")
     paper.paste(marks, mask=marks)
     file = io.BytesIO()
-    paper.quantize(COLORS).save(file, "png", optimize=True)
+    paper.quantize(COLORS).convert("RGB").save(file, "webp", lossless=True, quality=50)
     data = b64encode(file.getvalue()).decode()
     width, height = (round(size / SCALE) for size in paper.size)
     return (
-        f'<img src="data:image/png;base64,{data}" alt="{html.escape(figure.title)}"'
+        f'<img src="data:image/webp;base64,{data}" alt="{html.escape(figure.title)}"'
         f' width="{width}" height="{height}">'
     )

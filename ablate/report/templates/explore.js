@@ -115,6 +115,7 @@ function changed() {
   return drawChart();
 }
 function listen() {
+  find("table").append(element("table", { id: "explore-runs" }, element("thead", {}, element("tr")), element("tbody")));
   const set = (name, event, change) => find(name).addEventListener(event, (happened) => { change(happened.target); changed(); });
   const unzoom = (axis) => { state.zoom[axis] = null; };
   set("series", "change", (list) => { state.series = list.value; unzoom("y"); });

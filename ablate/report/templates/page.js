@@ -13,7 +13,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const down = head.getAttribute("aria-sort") === "ascending";
       for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
-      const value = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent;
+      const value = (row) => row.cells[column].dataset.value ?? "";
       const numeric = head.classList.contains("n");
       const rows = [...body.rows].sort((a, b) => {
         const [x, y] = [value(a), value(b)];
