@@ -277,7 +277,8 @@ CONTRAST = """
 (() => {
   const parse = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
   const light = ([r, g, b]) => {
-    const [x, y, z] = [r, g, b].map((v) => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+    const linear = (v) => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+    const [x, y, z] = [r, g, b].map((value) => linear(value / 255));
     return .2126 * x + .7152 * y + .0722 * z;
   };
   const behind = (one) => {
@@ -291,7 +292,8 @@ CONTRAST = """
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const one = walker.currentNode.parentElement;
-    if (!walker.currentNode.data.trim() || !one.checkVisibility() || one.closest("svg, script, option")) continue;
+    if (!walker.currentNode.data.trim() || !one.checkVisibility()) continue;
+    if (one.closest("svg, script, option")) continue;
     const [a, b] = [light(parse(getComputedStyle(one).color)), light(behind(one))];
     const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
     if (ratio < 4.5) low.push([walker.currentNode.data, ratio]);
@@ -314,7 +316,7 @@ def test_all_text_has_the_contrast_of_wcag_aa(
 
 
 @browser_only
-def test_every_control_has_a_name_and_a_size_for_fingers(tab: Page) -> None:
+def test_every_control_has_a_name(tab: Page) -> None:
     unnamed = tab.value(
         "[...document.querySelectorAll('#explore :is(button, select, input), .filter input')]"
         ".filter((one) => !(one.labels?.length || one.textContent.trim() || one.ariaLabel))"
@@ -754,7 +756,8 @@ def test_a_study_without_results_says_so(chromium: Browser, tmp_path: Path) -> N
         page = report.write(report.gather(db, "topology"), tmp_path / "report")
     with chromium.page(page) as tab:
         tab.value(
-            "(async () => { while (document.querySelector('#explore').hidden) await new Promise((next) => setTimeout(next, 10)); })()"
+            "(async () => { while (document.querySelector('#explore').hidden)"
+            " await new Promise((next) => setTimeout(next, 10)); })()"
         )
         assert len(listed(tab)) == 4
         assert tab.value("document.querySelector('#explore-figure').hidden")
