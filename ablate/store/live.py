@@ -1,0 +1,161 @@
+"""What a board shows of a study beside its status: failures, the queue, devices. Nothing writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+
+from ablate.store.database import Database
+from ablate.store.records import FAILED
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A run that ended without a result.
+
+    Attributes:
+        run: Its number.
+        cell: A cell that it belongs to.
+        seed: Its seed.
+        role: "compare", "tune" or "pretrain".
+        status: One of `ablate.store.records.FAILED`.
+        attempts: How often it was tried.
+        error: What its last attempt ended with; "" if it said nothing.
+        journal: The journal of that attempt; "" if there is none.
+    """
+
+    run: int
+    cell: str
+    seed: int
+    role: str
+    status: str
+    attempts: int
+    error: str
+    journal: str
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A run that waits to be trained, or to be continued."""
+
+    run: int
+    cell: str
+    seed: int
+    role: str
+    status: str  # planned, stopped
+    attempts: int
+
+
+@dataclass(frozen=True)
+class DeviceUse:
+    """What a study used of one device.
+
+    Attributes:
+        host: Name of the host; None if it is not known.
+        device: Torch's name, such as "cuda:0".
+        name: The maker's name; None if it is not known.
+        training: Running attempts.
+        ended: Ended attempts.
+        seconds: Device seconds of the ended attempts.
+        peak_bytes: Most memory that one of them took; None if it is not known.
+    """
+
+    host: str | None
+    device: str
+    name: str | None
+    training: int
+    ended: int
+    seconds: float
+    peak_bytes: int | None
+
+
+_RUNS = """
+FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
+     JOIN run ON run.id = member.run_id
+"""
+
+
+def failed(db: Database, study: str) -> list[Failed]:
+    """Return the runs of a study that failed, those whose last attempt is newest first."""
+    rows = _rows(
+        db,
+        f"""
+        SELECT run.id AS run, min(cell.label) AS cell, run.seed, min(member.role) AS role,
+               run.status, last.n AS attempts, last.error, last.journal
+        {_RUNS} LEFT JOIN attempt AS last ON last.run_id = run.id
+             AND last.n = (SELECT max(n) FROM attempt WHERE run_id = run.id)
+        WHERE study.name = :study AND cell.active AND run.status IN {FAILED}
+        GROUP BY run.id ORDER BY last.id DESC
+        """,
+        study=study,
+    )
+    return [
+        Failed(
+            row.run,
+            row.cell,
+            row.seed,
+            row.role,
+            row.status,
+            row.attempts or 0,
+            row.error or "",
+            row.journal or "",
+        )
+        for row in rows
+    ]
+
+
+def queue(db: Database, study: str, most: int) -> list[Waiting]:
+    """Return the first `most` runs of a study that wait, in the order of its plan."""
+    rows = _rows(
+        db,
+        f"""
+        SELECT run.id AS run, min(cell.label) AS cell, run.seed, min(member.role) AS role,
+               run.status, (SELECT count(*) FROM attempt WHERE run_id = run.id) AS attempts
+        {_RUNS}
+        WHERE study.name = :study AND cell.active AND run.status IN ('planned', 'stopped')
+        GROUP BY run.id ORDER BY min(member.ordinal) LIMIT :most
+        """,
+        study=study,
+        most=most,
+    )
+    return [Waiting(*row) for row in rows]
+
+
+def devices(db: Database, study: str) -> list[DeviceUse]:
+    """Return what a study used of each device, by host and name."""
+    rows = _rows(
+        db,
+        f"""
+        SELECT attempt.host, attempt.device, max(attempt.device_name) AS name,
+               sum(attempt.status = 'running') AS training,
+               sum(attempt.status <> 'running') AS ended,
+               total(attempt.device_seconds) AS seconds, max(attempt.peak_bytes) AS peak_bytes
+        FROM attempt WHERE attempt.device IS NOT NULL AND attempt.run_id IN
+             (SELECT run.id {_RUNS} WHERE study.name = :study AND cell.active)
+        GROUP BY attempt.host, attempt.device ORDER BY attempt.host, attempt.device
+        """,
+        study=study,
+    )
+    return [DeviceUse(*row) for row in rows]
+
+
+def marks(db: Database, study: str) -> dict[int, tuple[Any, ...]]:
+    """Return run → what changes whenever its row, attempts or numbers do, of every role."""
+    rows = _rows(
+        db,
+        f"""
+        SELECT run.id, run.key, run.status, max(attempt.id), total(attempt.journal_offset)
+        FROM (SELECT DISTINCT run.id {_RUNS} WHERE study.name = :study AND cell.active) AS its
+             JOIN run ON run.id = its.id LEFT JOIN attempt ON attempt.run_id = run.id
+        GROUP BY run.id
+        """,
+        study=study,
+    )
+    return {run: tuple(rest) for run, *rest in rows}
+
+
+def _rows(db: Database, sql: str, **values: object) -> list[Any]:
+    with db.read() as connection:
+        return list(connection.execute(text(sql), values))
