@@ -301,12 +301,6 @@ def _counts(heading: str, lines: dict[str, dict[str, int]], left: Sequence[str] 
     return table([heading, "runs", *shown, *more], rows, right=["runs", *shown, "left"])
 
 
-def _device(run: Working) -> str:
-    if run.dead:
-        return "dead: its launcher and worker no longer run"
-    return run.device or ("in a queue" if run.queued else "starting")
-
-
 def _working(runs: Sequence[Working]) -> Table:
     headings = ["running", "cell", "seed", "device", "step", "loss", "tokens/s", "left"]
     silent = any(run.silence is not None for run in runs)
@@ -315,7 +309,7 @@ def _working(runs: Sequence[Working]) -> Table:
             str(run.run),
             run.cell,
             str(run.seed),
-            _device(run),
+            run.where,
             f"{run.step:,}" + (f"/{run.steps:,}" if run.steps else ""),
             "" if run.loss is None else f"{run.loss:.4f}",
             "" if run.tokens_per_second is None else count(run.tokens_per_second),

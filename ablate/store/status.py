@@ -70,6 +70,13 @@ class Working:
     silence: float | None = None  # seconds since a script printed something; None for no script
     queued: bool = False  # in a cluster's queue, until its worker has begun
 
+    @property
+    def where(self) -> str:
+        """Its device, or why it has none."""
+        if self.dead:
+            return "dead: its launcher and worker no longer run"
+        return self.device or ("in a queue" if self.queued else "starting")
+
 
 @dataclass(frozen=True)
 class StudyStatus:
