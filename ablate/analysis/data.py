@@ -86,8 +86,12 @@ class StudyData:
     @cached_property
     def curves(self) -> pd.DataFrame:
         """Losses of compared runs over training; read on first use, as the answer needs none."""
-        names = [self.study.reported] if self.study.own else ["loss", "train_loss"]
-        return results.curves(self.study.name, names, self.db, points=POINTS)
+        return results.curves(self.study.name, self.series, self.db, points=POINTS)
+
+    @property
+    def series(self) -> list[str]:
+        """Names of the curves of the study."""
+        return [self.study.reported] if self.study.own else ["loss", "train_loss"]
 
     @cached_property
     def windows(self) -> dict[str, pd.DataFrame]:

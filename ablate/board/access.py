@@ -33,12 +33,7 @@ class Refusal:
 
 
 def refusal(
-    command: str,
-    token: str,
-    path: str,
-    query: str,
-    hosts: Sequence[str],
-    cookies: Sequence[str],
+    command: str, token: str, path: str, query: str, hosts: Sequence[str], cookies: Sequence[str]
 ) -> Refusal | None:
     """Return what a request gets instead of the page; None for one that may read it.
 

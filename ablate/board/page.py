@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -21,20 +22,15 @@ SECTIONS = ("progress", "training", "troubles", "queue", "decisions", "devices",
 ROLES = {"tune": ", tuning", "pretrain": ", pre-training"}
 
 
-def whole(courses: Sequence[Course], shown: str, parts: dict[str, str], **more: Any) -> str:
+def whole(study: str, shown: Mapping[str, Any]) -> str:
     """Return the page.
 
     Args:
-        courses: The studies.
-        shown: Name of the study whose page it is; "" for a list of studies.
-        parts: From `sections` and `chooser`.
-        more: What else the template shows.
+        study: Name of the study whose page it is; "" for a list of studies.
+        shown: What it shows first, as `ablate.board.watch.Live` has it.
     """
-    question = next((one.question for one in courses if one.name == shown), "")
     template = _templates().get_template("board.html.j2")
-    return template.render(
-        study=shown, question=question, parts=parts, sections=SECTIONS, **more
-    )
+    return template.render(study=study, shown=shown, sections=SECTIONS)
 
 
 def waiting(study: str, error: str) -> str:
@@ -102,9 +98,10 @@ def _who(runs: Sequence[Failed]) -> str:
 
 @functools.cache
 def _templates() -> jinja2.Environment:
-    loaders = [jinja2.PackageLoader("ablate.board"), jinja2.PackageLoader("ablate.report")]
+    package = Path(__file__).parent.parent
     environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(loaders),
+        # as files: importing the report takes seconds
+        loader=jinja2.FileSystemLoader([package / of / "templates" for of in ("board", "report")]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

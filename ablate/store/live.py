@@ -141,19 +141,35 @@ def devices(db: Database, study: str) -> list[DeviceUse]:
     return [DeviceUse(*row) for row in rows]
 
 
-def marks(db: Database, study: str) -> dict[int, tuple[Any, ...]]:
-    """Return run → what changes whenever its row, attempts or numbers do, of every role."""
+@dataclass(frozen=True)
+class Mark:
+    """What tells that a run, or its numbers, changed.
+
+    Attributes:
+        key: The run's key: numbers of runs that were deleted are given again.
+        state: Changes with the status of the run, and with its attempts.
+        read: Bytes of its journals that are in the tables.
+    """
+
+    key: str
+    state: tuple[Any, ...]
+    read: float
+
+
+def marks(db: Database, study: str) -> dict[int, Mark]:
+    """Return run → its mark, for the runs of every role."""
     rows = _rows(
         db,
         f"""
-        SELECT run.id, run.key, run.status, max(attempt.id), total(attempt.journal_offset)
+        SELECT run.id, run.key, run.status, max(attempt.journal), count(attempt.id),
+               total(attempt.journal_offset)
         FROM (SELECT DISTINCT run.id {_RUNS} WHERE study.name = :study AND cell.active) AS its
              JOIN run ON run.id = its.id LEFT JOIN attempt ON attempt.run_id = run.id
         GROUP BY run.id
         """,
         study=study,
     )
-    return {run: tuple(rest) for run, *rest in rows}
+    return {run: Mark(key, tuple(state), read) for run, key, *state, read in rows}
 
 
 def _rows(db: Database, sql: str, **values: object) -> list[Any]:
