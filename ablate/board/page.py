@@ -17,7 +17,7 @@ from ablate.units import count, duration, listed, memory
 
 MOST = 24  # runs that train and are listed
 GROUPS = 10  # errors that are listed
-FEW = 6  # decisions that are listed before the others are folded
+FEW = 4  # decisions that are listed before the others are folded
 SECTIONS = ("progress", "training", "troubles", "queue", "decisions", "devices", "cells")
 ROLES = {"tune": ", tuning", "pretrain": ", pre-training"}
 

@@ -14,7 +14,7 @@ from ablate.store.live import DeviceUse, Failed, Waiting
 from ablate.store.records import FAILED
 from ablate.store.status import StudyStatus
 
-QUEUED = 12  # waiting runs that are listed
+QUEUED = 6  # waiting runs that are listed
 TAIL = 12  # last lines of an error, or of what a script printed
 TAIL_BYTES = 8192  # of a log, in which they are looked for
 

@@ -96,7 +96,7 @@ async function grow() {
     name, label, run: [...curves.keys()], at: [...curves.keys()].map((_, at) => at),
     steps: [...curves.values()].map((one) => one.steps), values: [...curves.values()].map((one) => one.values),
   }));
-  if (known.table) ablateExplore.update({ ...known.table, series, thinned: [] });
+  if (known.table) await ablateExplore.update({ ...known.table, series, thinned: [] });
   known.revision = found.revision;
   reading.hidden = true;
   known.due = performance.now() + 10 * (performance.now() - begun); // drawing thousands of curves takes long
