@@ -87,9 +87,9 @@ def _role(run: Failed | Waiting) -> str:
 
 def _who(runs: Sequence[Failed]) -> str:
     """Which runs failed, by cell."""
-    by_cell: dict[str, list[str]] = {}
-    for run in runs:
-        by_cell.setdefault(f"{run.cell}{_role(run)}", []).append(str(run.seed))
+    by_cell: dict[str, list[int]] = {}
+    for run in sorted(runs, key=lambda run: (run.cell, run.seed)):
+        by_cell.setdefault(f"{run.cell}{_role(run)}", []).append(run.seed)
     return "; ".join(
         f"{cell}, seed{'s' if len(seeds) > 1 else ''} {listed(seeds)}"
         for cell, seeds in by_cell.items()
