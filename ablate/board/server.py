@@ -155,12 +155,10 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, JSON, live.body, [("etag", live.tag)])
 
     def _growth(self, study: str, since: str) -> None:
-        try:
-            known = int(since) if since.isdecimal() else 0
+        known = int(since) if since.isdecimal() else 0
+        found = None
+        with contextlib.suppress(AblateError):  # which `_live` says
             found = self.server.watch.growth(study, known)
-        except AblateError as error:
-            self._send(503, "text/plain; charset=utf-8", str(error))
-            return
         if found is None:
             self._send(204, JSON, "")
         else:

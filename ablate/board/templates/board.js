@@ -79,7 +79,7 @@ async function grow() {
   const reading = document.querySelector("#reading");
   reading.hidden = Boolean(known.table);
   const answer = await ask(`growth?study=${encodeURIComponent(study)}&since=${known.revision}`);
-  if (answer.status !== 200) return; // nothing new, or the error that `live` shows
+  if (answer.status !== 200) return; // nothing new, or an error, which `live` shows
   const found = await answer.json();
   const begun = performance.now();
   if (found.whole) known.series = new Map();
