@@ -106,7 +106,7 @@ class Reports:
 
 def _state(database: Path) -> object:
     """What changes when the database does: the size and time of its file and of its log."""
-    found = []
+    found: list[object] = []
     for path in (database, database.with_name(f"{database.name}-wal")):
         try:
             of = path.stat()
