@@ -80,7 +80,11 @@ class Working:
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """A study's runs by status, the running ones, and the time left at their speed."""
+    """A study's runs by status, the running ones, and the time left.
+
+    The time is that at their present speed; for scripts, which tell no speed, at the mean time of
+    the complete runs. None if neither is known.
+    """
 
     name: str
     survey: Survey
@@ -294,7 +298,22 @@ def _status(db: Database, study_id: int, name: str, metric: str) -> StudyStatus:
         if run.tokens_per_second and not run.dead:
             speed += run.tokens_per_second * row.flops / row.tokens
     seconds_left = max(0.0, counted.flops_left + left) / speed if speed else None
+    alive = [run for run in working if run.device and not run.dead]
+    if alive and not speed and (each := _mean_seconds(db, study_id)):
+        made = sum(run.step / run.steps for run in alive if run.steps)
+        seconds_left = max(0.0, counted.total - counted.done - made) * each / len(alive)
     return StudyStatus(name, counted, working, seconds_left, waiting(db, name))
+
+
+def _mean_seconds(db: Database, study_id: int) -> float | None:
+    """Mean device time of the complete runs of a study; None without one."""
+    (row,) = _rows(
+        db,
+        "SELECT avg(attempt.device_seconds) AS seconds FROM run JOIN attempt ON attempt.run_id ="
+        f" run.id AND attempt.status = 'complete' WHERE {_OF_STUDY}",
+        study=study_id,
+    )
+    return None if row.seconds is None else float(row.seconds)
 
 
 def _last(series: str, what: str) -> str:
