@@ -17,7 +17,7 @@ from ablate.report import explore, gather
 from ablate.store import Database, live, rows
 from ablate.store.live import Mark
 
-PAUSE = 10  # times what making the table took pass before it is made again
+PAUSE = 10  # times the processor time of making the table pass before it is made again
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Growth:
         marks = live.marks(db, self.study)
         states = {run: mark.state for run, mark in marks.items()}
         changed = [run for run, mark in marks.items() if self._marks.get(run) != mark]
-        begun = time.monotonic()
+        begun, now = time.thread_time(), time.monotonic()
         data = None
-        if not self._table or (self._table_of != states and begun >= self._table_due):
+        if not self._table or (self._table_of != states and now >= self._table_due):
             data = gather(db, self.study)
             self._series = data.series
         if any(run not in marks or marks[run].key != old.key for run, old in self._marks.items()):
@@ -75,8 +75,7 @@ class Growth:
             self.revision += not changed
             self._table = explore.without_curves(data, self._per_step)
             self._table_revision, self._table_of = self.revision, states
-            now = time.monotonic()
-            self._table_due = now + PAUSE * (now - begun)
+            self._table_due = now + PAUSE * (time.thread_time() - begun)
 
     def since(self, revision: int) -> dict[str, Any] | None:
         """Return what changed after a revision, ready for JSON; None if nothing did.

@@ -10,6 +10,7 @@ import mimetypes
 import secrets
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -53,6 +54,7 @@ class Server(ThreadingHTTPServer):
         self.watch, self.token = watch, secrets.token_urlsafe()
         super().__init__((ADDRESS, _free(port)), Handler)
         self.reports = Reports(watch.path)
+        threading.Thread(target=_preload, daemon=True).start()
 
     @property
     def address(self) -> str:
@@ -75,6 +77,11 @@ class Server(ThreadingHTTPServer):
         """Close the socket and remove the reports."""
         super().server_close()
         self.reports.close()
+
+
+def _preload() -> None:
+    """Import what the first page needs, which takes seconds, before it is asked for."""
+    import ablate.board.growth  # noqa: F401
 
 
 def _free(port: int | None) -> int:

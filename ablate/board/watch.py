@@ -17,7 +17,7 @@ from ablate.errors import AblateError
 from ablate.store import Database
 
 EVERY = 1.0  # least seconds between two readings
-PAUSE = 4  # times what a reading took pass before the next
+PAUSE = 4  # times the processor time of a reading pass before the next
 WAIT = 2.0  # seconds that a reading waits for another process's lock
 
 
@@ -85,7 +85,7 @@ class Watch:
         Raises:
             AblateError: The database cannot be read, or does not hold the study.
         """
-        from ablate.board.growth import Growth  # seconds, for which no start of a run waits
+        from ablate.board.growth import Growth  # seconds
 
         kept = self._kept(self._growths, study)
         with kept.lock:
@@ -142,9 +142,8 @@ class Watch:
             return of.setdefault(study, Kept())
 
     def _timed(self, kept: Kept, make: Callable[[], Any]) -> Any:
-        begun = time.monotonic()
+        begun = time.thread_time()
         try:
             return make()
         finally:
-            now = time.monotonic()
-            kept.due = now + max(EVERY, PAUSE * (now - begun))
+            kept.due = time.monotonic() + max(EVERY, PAUSE * (time.thread_time() - begun))
