@@ -245,12 +245,16 @@ def test_failures_are_grouped_by_their_last_line(db: Database, pages: Pages) -> 
         for claim in claim_next(db, study_id, owner, 16):
             begin(claim, [10])
             odd = claim.run.seed % 4 == 1
-            finish(claim, "failed", "a\n<b>odd</b>" if odd else f"seed {claim.run.seed}\nfull")
+            finish(claim, "failed", "killed" if odd else f"seed {claim.run.seed}\n<b>full</b>")
+            claim.journal.with_suffix(".log").write_text(f"step\nlog of {claim.run.seed}\n")
             ingest.ingest(db, claim.attempt_id)
     found = pages.live()["parts"]["troubles"]
     groups = re.findall(r"<summary><b>(\d+)×</b> <code>(.*)</code>", found)
-    assert groups == [("12", "full"), ("4", "&lt;b&gt;odd&lt;/b&gt;")]
+    assert groups == [("12", "&lt;b&gt;full&lt;/b&gt;"), ("4", "killed")]
     assert "1, 5, 9 and 13" in found
+    # the newest of each: its error, or what was printed where the error says nothing
+    assert "seed 15" in found and "seed 14" not in found
+    assert "log of 13" in found and "log of 9" not in found and "log of 15" not in found
 
 
 def test_it_says_what_is_wrong_and_recovers(

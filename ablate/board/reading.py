@@ -77,14 +77,13 @@ class Trouble:
     Attributes:
         line: The last line of their error.
         runs: The runs, newest first.
-        tail: The last lines of the newest one's error.
-        printed: The last lines that the newest one's script printed; "" for no script.
+        tail: The last lines of the newest one's error; if that has no more than one, the last lines
+            that its script printed.
     """
 
     line: str
     runs: Sequence[Failed]
     tail: str
-    printed: str
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ def troubles(db: Database, failed: Sequence[Failed]) -> list[Trouble]:
     for line, those in groupby(failed, key=_last_line):
         by_line.setdefault(line, []).extend(those)
     return [
-        Trouble(line, runs, _tail(runs[0].error), _printed(db.log(runs[0].journal)))
+        Trouble(line, runs, _tail(runs[0].error) or _printed(db.log(runs[0].journal)))
         for line, runs in sorted(by_line.items(), key=lambda item: -len(item[1]))
     ]
 
@@ -158,8 +157,10 @@ def _last_line(run: Failed) -> str:
     return lines[-1].strip()[:300] if lines else "no message"
 
 
-def _tail(text: str) -> str:
-    return "\n".join(text.rstrip().splitlines()[-TAIL:])
+def _tail(error: str) -> str:
+    """The last lines of an error; "" if it has no more than one."""
+    lines = error.strip().splitlines()
+    return "\n".join(lines[-TAIL:]) if len(lines) > 1 else ""
 
 
 def _printed(log: Path | None) -> str:
@@ -169,6 +170,7 @@ def _printed(log: Path | None) -> str:
             return ""
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - TAIL_BYTES))
-            return _tail(file.read().decode("utf-8", "replace"))
+            lines = file.read().decode("utf-8", "replace").rstrip().splitlines()
+            return "\n".join(lines[-TAIL:])
     except OSError:
         return ""
