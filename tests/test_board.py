@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import report_study
 from board_pages import Pages, begin, finish
 from cli_helpers import ROOT, Run, refused
 from launch_helpers import small_plan, wait_for
+from report_study import Outcome
 from store_plans import claim_next, plan_of, trained
 
 from ablate import report, store
@@ -255,6 +257,27 @@ def test_failures_are_grouped_by_their_last_line(db: Database, pages: Pages) -> 
     # the newest of each: its error, or what was printed where the error says nothing
     assert "seed 15" in found and "seed 14" not in found
     assert "log of 13" in found and "log of 9" not in found and "log of 15" not in found
+
+
+def test_tuning_runs_are_named_by_what_they_try(tmp_path: Path) -> None:
+    toml = 'name = "topology"\n[tune]\nlr = [1e-3, 1e-1]\n'
+    db = report_study.study(
+        tmp_path,
+        {"topology": {"serial": {}, "parallel": {"topology": "parallel"}}},
+        lambda levels, seed: Outcome(status="failed") if levels.get("lr") == "0.01" else None,
+        rates=[1e-3, 1e-2],
+        toml=toml,
+    )
+    with db, contextlib.closing(Pages(db.path)) as pages:
+        parts = pages.live("topology")["parts"]
+        assert "topology=serial, seed 1000, lr 0.001" in text_of(parts["queue"])
+        assert "topology=parallel, lr 0.01, seed 1000" in text_of(parts["troubles"])
+        with owners.Owner.here(db) as owner:
+            (claim,) = claim_next(db, 1, owner, 1)
+            begin(claim, [10])
+            ingest.ingest(db, claim.attempt_id)
+            assert "lr 0.001" in text_of(pages.live("topology")["parts"]["training"])
+            assert "2 decisions" in text_of(pages.live("topology")["parts"]["progress"])
 
 
 def test_it_says_what_is_wrong_and_recovers(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup, escape
 
 from ablate import __version__
 from ablate.board.reading import Course, Detail
@@ -19,7 +21,7 @@ MOST = 24  # runs that train and are listed
 GROUPS = 10  # errors that are listed
 FEW = 4  # decisions that are listed before the others are folded
 SECTIONS = ("progress", "training", "troubles", "queue", "decisions", "devices", "cells")
-ROLES = {"tune": ", tuning", "pretrain": ", pre-training"}
+ROLES = {"pretrain": ", pre-training"}
 
 
 def whole(study: str, shown: Mapping[str, Any]) -> str:
@@ -82,7 +84,12 @@ def _spoken(course: Course) -> str:
 
 
 def _role(run: Failed | Waiting) -> str:
-    return ROLES.get(run.role, "")
+    return f", {run.tried}" if run.tried else ROLES.get(run.role, "")
+
+
+def _marked(text: str) -> Markup:
+    """A sentence, with the commands in it marked."""
+    return Markup(re.sub("`(.*?)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _who(runs: Sequence[Failed]) -> str:
@@ -111,6 +118,7 @@ def _templates() -> jinja2.Environment:
         "count": count,
         "duration": duration,
         "facts": facts,
+        "marked": _marked,
         "memory": memory,
         "role": _role,
         "spoken": _spoken,

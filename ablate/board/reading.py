@@ -96,7 +96,7 @@ class Detail:
         troubles: Its failed runs by their last line, the most frequent first.
         queue: The first runs that wait.
         decisions: A sentence, without full stop, on each decision that is made.
-        notes: A sentence on each decision that is due, and on jobs in a cluster's queue.
+        queued: A sentence on its jobs in the queue of a cluster; "" without any.
         devices: What it used of each device.
     """
 
@@ -105,7 +105,7 @@ class Detail:
     troubles: Sequence[Trouble]
     queue: Sequence[Waiting]
     decisions: Sequence[str]
-    notes: Sequence[str]
+    queued: str
     devices: Sequence[DeviceUse]
 
 
@@ -129,14 +129,13 @@ def courses(db: Database, names: Sequence[str] = ()) -> list[Course]:
 def detail(db: Database, course: Course) -> Detail:
     """Return all that a page shows of one study, beside its curves."""
     name = course.name
-    left = slurm.left(db, name)
     return Detail(
         course,
         status.counts_by_cell(db, name),
         troubles(db, live.failed(db, name)),
         live.queue(db, name, QUEUED),
         list(dict.fromkeys(map(tune.describe, decisions.read(db, name)))),
-        [*course.status.waiting, *([left] if left else [])],
+        slurm.left(db, name),
         live.devices(db, name),
     )
 

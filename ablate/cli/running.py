@@ -324,7 +324,7 @@ def _working(runs: Sequence[Working]) -> Table:
     rows = [
         [
             str(run.run),
-            run.cell,
+            f"{run.cell}, {run.tried}" if run.tried else run.cell,
             str(run.seed),
             run.where,
             f"{run.step:,}" + (f"/{run.steps:,}" if run.steps else ""),

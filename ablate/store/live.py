@@ -9,6 +9,8 @@ from sqlalchemy import text
 
 from ablate.store.database import Database
 from ablate.store.records import FAILED
+from ablate.store.status import TRIED, settings, tried
+from ablate.study import tuned_field
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Failed:
         cell: A cell that it belongs to.
         seed: Its seed.
         role: "compare", "tune" or "pretrain".
+        tried: What a tuning run tries, such as "lr 0.003"; "" for others.
         status: One of `ablate.store.records.FAILED`.
         attempts: How often it was tried.
         error: What its last attempt ended with; "" if it said nothing.
@@ -30,6 +33,7 @@ class Failed:
     cell: str
     seed: int
     role: str
+    tried: str
     status: str
     attempts: int
     error: str
@@ -44,6 +48,7 @@ class Waiting:
     cell: str
     seed: int
     role: str
+    tried: str  # as of `Failed`
     status: str  # planned, stopped
     attempts: int
 
@@ -79,17 +84,19 @@ FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id =
 
 def failed(db: Database, study: str) -> list[Failed]:
     """Return the runs of a study that failed, those whose last attempt is newest first."""
+    field = _tuned(db, study)
     rows = _rows(
         db,
         f"""
         SELECT run.id AS run, min(cell.label) AS cell, run.seed, min(member.role) AS role,
-               run.status, last.n AS attempts, last.error, last.journal
+               {TRIED} AS tried, run.status, last.n AS attempts, last.error, last.journal
         {_RUNS} LEFT JOIN attempt AS last ON last.run_id = run.id
              AND last.n = (SELECT max(n) FROM attempt WHERE run_id = run.id)
         WHERE study.name = :study AND cell.active AND run.status IN {FAILED}
         GROUP BY run.id ORDER BY last.id DESC
         """,
         study=study,
+        field=field,
     )
     return [
         Failed(
@@ -97,6 +104,7 @@ def failed(db: Database, study: str) -> list[Failed]:
             row.cell,
             row.seed,
             row.role,
+            tried(field, row.tried),
             row.status,
             row.attempts or 0,
             row.error or "",
@@ -108,19 +116,22 @@ def failed(db: Database, study: str) -> list[Failed]:
 
 def queue(db: Database, study: str, most: int) -> list[Waiting]:
     """Return the first `most` runs of a study that wait, in the order of its plan."""
+    field = _tuned(db, study)
     rows = _rows(
         db,
         f"""
         SELECT run.id AS run, min(cell.label) AS cell, run.seed, min(member.role) AS role,
-               run.status, (SELECT count(*) FROM attempt WHERE run_id = run.id) AS attempts
+               {TRIED} AS tried, run.status,
+               (SELECT count(*) FROM attempt WHERE run_id = run.id) AS attempts
         {_RUNS}
         WHERE study.name = :study AND cell.active AND run.status IN ('planned', 'stopped')
         GROUP BY run.id ORDER BY min(member.ordinal) LIMIT :most
         """,
         study=study,
+        field=field,
         most=most,
     )
-    return [Waiting(*row) for row in rows]
+    return [Waiting(*row[:4], tried(field, row.tried), *row[5:]) for row in rows]
 
 
 def devices(db: Database, study: str) -> list[DeviceUse]:
@@ -170,6 +181,12 @@ def marks(db: Database, study: str) -> dict[int, Mark]:
         study=study,
     )
     return {run: Mark(key, tuple(state), read) for run, key, *state, read in rows}
+
+
+def _tuned(db: Database, study: str) -> str:
+    """The field that a study tunes."""
+    found = _rows(db, "SELECT toml FROM study WHERE name = :study", study=study)
+    return tuned_field(settings(found[0].toml)) if found else ""
 
 
 def _rows(db: Database, sql: str, **values: object) -> list[Any]:

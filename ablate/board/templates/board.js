@@ -4,7 +4,7 @@ const EVERY = 2000;
 const study = document.body.dataset.study; // "" for a list of studies
 const explored = document.querySelector("#explore");
 const shown = new Map(); // part → its HTML as the board sent it
-const known = { tag: "", revision: 0, table: null, series: new Map(), due: 0, over: false, busy: false, next: 0 };
+const known = { tag: "", revision: 0, table: null, compared: new Set(), series: new Map(), due: 0, over: false, busy: false, next: 0 };
 const pulse = document.querySelector("#pulse");
 
 function say(text, off = false) {
@@ -83,7 +83,12 @@ async function grow() {
   const found = await answer.json();
   const begun = performance.now();
   if (found.whole) known.series = new Map();
-  known.table = found.table ?? known.table;
+  if (found.table) {
+    known.table = found.table;
+    const { run, role } = found.table.runs;
+    known.compared = new Set(run.filter((_, row) => (role.of ? role.of[role.at[row]] : role[row]) === "compare"));
+    if (!known.revision && !known.compared.size) ablateExplore.state.others = true;
+  }
   for (const { name, label, curves } of found.series) {
     if (!known.series.has(name)) known.series.set(name, { label, curves: new Map() });
     const all = known.series.get(name).curves;
@@ -96,6 +101,8 @@ async function grow() {
     name, label, run: [...curves.keys()], at: [...curves.keys()].map((_, at) => at),
     steps: [...curves.values()].map((one) => one.steps), values: [...curves.values()].map((one) => one.values),
   }));
+  const compared = series.some((one) => one.run.some((run) => known.compared.has(run)));
+  document.querySelector("#explore-figure").hidden = !compared; // it draws compared runs alone
   if (known.table) await ablateExplore.update({ ...known.table, series, thinned: [] });
   known.revision = found.revision;
   reading.hidden = true;
