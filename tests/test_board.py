@@ -14,8 +14,9 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import report_study
@@ -277,7 +278,27 @@ def test_tuning_runs_are_named_by_what_they_try(tmp_path: Path) -> None:
             begin(claim, [10])
             ingest.ingest(db, claim.attempt_id)
             assert "lr 0.001" in text_of(pages.live("topology")["parts"]["training"])
-            assert "2 decisions" in text_of(pages.live("topology")["parts"]["progress"])
+            progress = text_of(pages.live("topology")["parts"]["progress"])
+            assert "2 decisions" in progress and "planned so far" not in progress
+
+
+@pytest.mark.parametrize(
+    ("settings", "role", "more"),
+    [
+        ("[tune]\nlr = [1e-3, 1e-1]\n", "tune", True),
+        ("[tune]\nlr = [1e-3, 1e-1]\n", "compare", False),
+        ("seeds = { pilot = 3, resolution = 0.1, max = 9 }\n", "compare", True),
+        ("seeds = 3\n", "compare", False),
+    ],
+)
+def test_it_says_whether_more_runs_will_be_planned(
+    db: Database, pages: Pages, settings: str, role: Literal["tune", "compare"], more: bool
+) -> None:
+    study = replace(SMALL.study, toml=f'name = "wiring"\n{settings}')
+    runs = tuple(replace(planned, role=role) for planned in SMALL.runs)
+    register.register(db, replace(SMALL, study=study, runs=runs))
+    progress = text_of(pages.live()["parts"]["progress"])
+    assert ("4 runs that are planned so far" in progress) == more
 
 
 def test_it_says_what_is_wrong_and_recovers(

@@ -27,11 +27,13 @@ class Course:
         name: Name of the study.
         question: Its question.
         status: What `ablate status` shows of it.
+        more: Whether it will plan more runs, when it has decided on a rate or on seeds.
     """
 
     name: str
     question: str
     status: StudyStatus
+    more: bool
 
     @property
     def parts(self) -> dict[str, int]:
@@ -120,7 +122,7 @@ def courses(db: Database, names: Sequence[str] = ()) -> list[Course]:
     about = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
     questions = {one["name"]: one["question"] for one in about}
     return [
-        Course(one.name, questions[one.name], one)
+        Course(one.name, questions[one.name], one, live.unplanned(db, one.name))
         for one in status.studies(db)
         if one.name in questions and (not names or one.name in names)
     ]

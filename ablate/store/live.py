@@ -152,6 +152,28 @@ def devices(db: Database, study: str) -> list[DeviceUse]:
     return [DeviceUse(*row) for row in rows]
 
 
+def unplanned(db: Database, study: str) -> bool:
+    """Return whether a study will plan more runs, when it has decided on a rate or on seeds."""
+    tables = settings(_toml(db, study))
+    seeds = tables.get("seeds")
+    parts = []
+    if "tune" in tables:
+        parts.append(
+            "NOT EXISTS (SELECT 1 FROM member WHERE cell_id = cell.id AND role = 'compare')"
+        )
+    if isinstance(seeds, dict) and "pilot" in seeds:
+        parts.append(
+            "NOT EXISTS (SELECT 1 FROM decision JOIN cell AS its ON its.id = cell_id WHERE"
+            " decision.study_id = study.id AND decision.name = 'seeds' AND its.stratum ="
+            " cell.stratum)"
+        )
+    sql = (
+        "SELECT 1 FROM study JOIN cell ON cell.study_id = study.id WHERE study.name = :study AND"
+        f" cell.active AND ({' OR '.join(parts)}) LIMIT 1"
+    )
+    return bool(parts and _rows(db, sql, study=study))
+
+
 @dataclass(frozen=True)
 class Mark:
     """What tells that a run, or its numbers, changed.
@@ -185,8 +207,12 @@ def marks(db: Database, study: str) -> dict[int, Mark]:
 
 def _tuned(db: Database, study: str) -> str:
     """The field that a study tunes."""
+    return tuned_field(settings(_toml(db, study)))
+
+
+def _toml(db: Database, study: str) -> str:
     found = _rows(db, "SELECT toml FROM study WHERE name = :study", study=study)
-    return tuned_field(settings(found[0].toml)) if found else ""
+    return str(found[0].toml) if found else ""
 
 
 def _rows(db: Database, sql: str, **values: object) -> list[Any]:

@@ -4,7 +4,7 @@ const EVERY = 2000;
 const study = document.body.dataset.study; // "" for a list of studies
 const explored = document.querySelector("#explore");
 const shown = new Map(); // part → its HTML as the board sent it
-const known = { tag: "", revision: 0, table: null, compared: new Set(), series: new Map(), due: 0, over: false, busy: false, next: 0 };
+const known = { tag: "", revision: 0, table: null, series: new Map(), due: 0, over: false, busy: false, next: 0 };
 const pulse = document.querySelector("#pulse");
 
 function say(text, off = false) {
@@ -30,7 +30,7 @@ async function tick() {
     known.busy = true;
     try {
       await live();
-      say(known.over ? "The run has ended, and its board with it." : `Updated ${new Date().toLocaleTimeString()}.`, known.over);
+      say(known.over ? `The run has ended, and its board with it; "ablate board ${study}" shows it again.` : `Updated ${new Date().toLocaleTimeString()}.`, known.over);
       if (explored) await grow();
     } catch (error) {
       say(error.message, true);
@@ -85,9 +85,8 @@ async function grow() {
   if (found.whole) known.series = new Map();
   if (found.table) {
     known.table = found.table;
-    const { run, role } = found.table.runs;
-    known.compared = new Set(run.filter((_, row) => (role.of ? role.of[role.at[row]] : role[row]) === "compare"));
-    if (!known.revision && !known.compared.size) ablateExplore.state.others = true;
+    const { role } = found.table.runs;
+    if (!known.revision && !(role.of ?? role).includes("compare")) ablateExplore.state.others = true; // it tunes first
   }
   for (const { name, label, curves } of found.series) {
     if (!known.series.has(name)) known.series.set(name, { label, curves: new Map() });
@@ -101,8 +100,6 @@ async function grow() {
     name, label, run: [...curves.keys()], at: [...curves.keys()].map((_, at) => at),
     steps: [...curves.values()].map((one) => one.steps), values: [...curves.values()].map((one) => one.values),
   }));
-  const compared = series.some((one) => one.run.some((run) => known.compared.has(run)));
-  document.querySelector("#explore-figure").hidden = !compared; // it draws compared runs alone
   if (known.table) await ablateExplore.update({ ...known.table, series, thinned: [] });
   known.revision = found.revision;
   reading.hidden = true;
