@@ -59,12 +59,15 @@ class Growth:
         marks = live.marks(db, self.study)
         states = {run: mark.state for run, mark in marks.items()}
         changed = [run for run, mark in marks.items() if self._marks.get(run) != mark]
+        others = any(
+            run not in marks or marks[run].key != old.key for run, old in self._marks.items()
+        )
         begun, now = time.thread_time(), time.monotonic()
         data = None
-        if not self._table or (self._table_of != states and now >= self._table_due):
+        if not self._table or others or (self._table_of != states and now >= self._table_due):
             data = gather(db, self.study)
             self._series = data.series
-        if any(run not in marks or marks[run].key != old.key for run, old in self._marks.items()):
+        if others:
             changed = list(marks)
             self._curves, self._per_step, self._whole = {}, {}, self.revision + 1
         if changed:

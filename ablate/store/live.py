@@ -131,7 +131,12 @@ def queue(db: Database, study: str, most: int) -> list[Waiting]:
         field=field,
         most=most,
     )
-    return [Waiting(*row[:4], tried(field, row.tried), *row[5:]) for row in rows]
+    return [
+        Waiting(
+            row.run, row.cell, row.seed, row.role, tried(field, row.tried), row.status, row.attempts
+        )
+        for row in rows
+    ]
 
 
 def devices(db: Database, study: str) -> list[DeviceUse]:
