@@ -105,14 +105,14 @@ class Browser:
     @contextmanager
     def page(
         self,
-        file: Path,
+        file: Path | str,
         *,
         width: int = 1280,
         dark: bool = False,
         script: bool = True,
         fragment: str = "",
     ) -> Iterator[Page]:
-        """Open a file in a tab, and close it at the end."""
+        """Open a file, or an address, in a tab, and close it at the end."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
@@ -121,7 +121,7 @@ class Browser:
         page.call("Emulation.setScriptExecutionDisabled", value=not script)
         page.size(width)
         page.media(prefers_color_scheme="dark" if dark else "light")
-        page.open(file.as_uri() + fragment)
+        page.open((file if isinstance(file, str) else file.as_uri()) + fragment)
         try:
             yield page
         finally:

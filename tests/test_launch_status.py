@@ -65,6 +65,25 @@ def test_status_of_a_running_and_then_ended_run(tmp_path, ablate: Run):
     ]
 
 
+def test_the_time_left_of_scripts_is_that_of_complete_runs(tmp_path):
+    """They tell no tokens a second."""
+    plan, path = small_plan(tmp_path, [1e-3, 2e-3], seeds=2, steps=100), tmp_path / "a.db"
+    with store.open(str(path), create=True) as db, Owner.here(db) as owner:
+        study_id = register(db, plan)
+        claims = claim_next(db, study_id, owner, 3)
+        for claimed, seconds in zip(claims, (10.0, 20.0, None), strict=True):
+            with Journal(claimed.journal) as journal:
+                journal.append("start", step=0, device="cpu", threads=1)
+                journal.append("metrics", steps=[50], series={"loss": [3.0]})
+                if seconds:
+                    journal.append("final", values=[["loss", 0, 3.0]])
+                    journal.append("end", status="complete", step=100, device_seconds=seconds)
+            ingest(db, claimed.attempt_id)
+        (study,) = status.studies(db)
+        # half a run and a whole one, of 15 s, on one device
+        assert study.seconds_left == pytest.approx(1.5 * 15)
+
+
 def test_checkpoints_are_those_that_are_there_the_newest_first(tmp_path):
     plan, path = small_plan(tmp_path, [1e-3, 2e-3], steps=100), tmp_path / "a.db"
     with store.open(str(path), create=True) as db, Owner.here(db) as owner:

@@ -27,20 +27,16 @@ _MODEL = ("block", "attention", "position", "embedding")  # groups of fields tha
 
 @dataclass(frozen=True)
 class StudyData:
-    """The frames of a study, from `ablate.results` and `ablate.analysis`, and its file."""
+    """The frames of a study, from `ablate.results` and `ablate.analysis`, and its file.
+
+    What not every reader needs is read, or computed, on first use: a page that shows runs and
+    curves alone needs no effects.
+    """
 
     study: results.StudyRow
     runs: pd.DataFrame  # every member, all roles
     arms: pd.DataFrame
-    pairs: pd.DataFrame
-    effects: pd.DataFrame
-    changes: pd.DataFrame  # of the effects, from the first stratum to each other
-    interactions: pd.DataFrame  # of factors that are varied together
-    untrained: frozenset[str]  # cells that did not learn beyond token frequencies
-    pilots: dict[str, paired.Pilot]  # stratum → what decided on its seeds
-    choices: dict[str, paired.Chosen]  # cell → its tuned rate
     decisions: pd.DataFrame
-    finals: pd.DataFrame  # of compared runs
     attempts: pd.DataFrame
     waiting: list[str]  # decisions that wait for runs that failed
     levels: dict[str, dict[str, str]]  # cell → factor → level
@@ -49,10 +45,56 @@ class StudyData:
     db: Database
 
     @cached_property
+    def pairs(self) -> pd.DataFrame:
+        """Each run of a contrast with its baseline's run of the same seed."""
+        return results.pairs(self.study.name, self.db)
+
+    @cached_property
+    def finals(self) -> pd.DataFrame:
+        """Final values of compared runs."""
+        return results.finals(self.study.name, db=self.db)
+
+    @cached_property
+    def pilots(self) -> dict[str, paired.Pilot]:
+        """Stratum → what decided on its seeds."""
+        return paired.pilots(self.study.name, self.db)
+
+    @cached_property
+    def choices(self) -> dict[str, paired.Chosen]:
+        """Cell → its tuned rate."""
+        return paired.choices(self.decisions, self.pairs)
+
+    @cached_property
+    def untrained(self) -> frozenset[str]:
+        """Cells that did not learn beyond token frequencies."""
+        return paired.untrained(self.finals, self.runs, self.study.metric)
+
+    @cached_property
+    def effects(self) -> pd.DataFrame:
+        """The effect of each contrast, see `ablate.analysis.paired.effects_of`."""
+        return paired.effects_of(
+            self.study.name, self.db, self.pairs, self.pilots, self.choices, self.untrained
+        )
+
+    @cached_property
+    def changes(self) -> pd.DataFrame:
+        """Changes of the effects, from the first stratum to each other."""
+        return paired.changes(self.pairs, self.pilots, self.choices, crossed=self.crossed)
+
+    @cached_property
+    def interactions(self) -> pd.DataFrame:
+        """Interactions of factors that are varied together."""
+        return paired.interactions(self.pairs, self.pilots, self.choices, crossed=self.crossed)
+
+    @cached_property
     def curves(self) -> pd.DataFrame:
         """Losses of compared runs over training; read on first use, as the answer needs none."""
-        names = [self.study.reported] if self.study.own else ["loss", "train_loss"]
-        return results.curves(self.study.name, names, self.db, points=POINTS)
+        return results.curves(self.study.name, self.series, self.db, points=POINTS)
+
+    @property
+    def series(self) -> list[str]:
+        """Names of the curves of the study."""
+        return [self.study.reported] if self.study.own else ["loss", "train_loss"]
 
     @cached_property
     def windows(self) -> dict[str, pd.DataFrame]:
@@ -174,26 +216,11 @@ def read(db: Database, study: str) -> StudyData:
     arms = arms.sort_values(
         "stratum", key=lambda column: column.map(strata.index), kind="stable"
     ).reset_index(drop=True)
-    pairs, pilots = results.pairs(study, db), paired.pilots(study, db)
-    decisions = results.decisions(study, db)
-    choices = paired.choices(decisions, pairs)
-    finals = results.finals(study, db=db)
-    row = results.study(study, db)
-    below = paired.untrained(finals, runs, row.metric)
-    crossed = paired.crossed(row.settings)
     return StudyData(
-        study=row,
+        study=results.study(study, db),
         runs=runs,
         arms=arms,
-        pairs=pairs,
-        effects=paired.effects_of(study, db, pairs, pilots, choices, below),
-        changes=paired.changes(pairs, pilots, choices, crossed=crossed),
-        interactions=paired.interactions(pairs, pilots, choices, crossed=crossed),
-        untrained=below,
-        pilots=pilots,
-        choices=choices,
-        decisions=decisions,
-        finals=finals,
+        decisions=results.decisions(study, db),
         attempts=results.attempts(study, db),
         waiting=status.waiting(db, study),
         levels=results.levels(study, db),

@@ -11,6 +11,7 @@ import typer
 
 from ablate.cli import (
     answers,
+    board,
     check,
     compare,
     complete,
@@ -55,7 +56,7 @@ PANELS = {
         data.data,
         planning.plan,
     ),
-    "Run": (running.run, running.status, running.cancel, importing.import_),
+    "Run": (running.run, running.status, board.board, running.cancel, importing.import_),
     "After a run": (
         answers.report,
         figure.figure,

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -29,7 +29,7 @@ from ablate.launch.devices import KINDS
 from ablate.units import count, duration, listed
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
     from ablate.launch.executor import Executor
@@ -84,6 +84,12 @@ def run(
             "--replace", help="Take the place of a study of the same name that has other results."
         ),
     ] = False,
+    board: Annotated[
+        bool,
+        typer.Option(
+            "--board", help="Show the study on a page while it trains; see `ablate board`."
+        ),
+    ] = False,
     db: Db = None,
 ) -> None:
     """Train the unfinished runs of a study and compute its effects. Ctrl-C stops it; run it
@@ -127,16 +133,27 @@ def run(
                 out.print(f"{plan.study.name}: {waits}", markup=False, soft_wrap=True)
         if replace and (lost := would_drop(database, plan)):
             out.print(f"{plan.study.name}: no longer part of it: {lost}", markup=False)
-        outcome = run_study(
-            plan, database, executor, fail_fast=fail_fast, replace=replace, console=out
-        )
-        from ablate.analysis import analyse
+        with _board(database, plan.study.name, out) if board else contextlib.nullcontext():
+            outcome = run_study(
+                plan, database, executor, fail_fast=fail_fast, replace=replace, console=out
+            )
+            from ablate.analysis import analyse
 
-        analyse(database, plan.study.name)
+            analyse(database, plan.study.name)
     unfinished = outcome.exit_code >= 128 or outcome.counts.keys() & {*UNFINISHED}
     following = ("run", study) if unfinished else ("report", plan.study.name)
     out.print(f"Next: {next_command(context, *following)}", markup=False)
     raise typer.Exit(outcome.exit_code)
+
+
+@contextlib.contextmanager
+def _board(database: Database, study: str, out: Console) -> Iterator[None]:
+    """Serve a board until the end of the block, and print its address."""
+    from ablate.board.beside import beside
+
+    with beside(database.path.absolute(), study) as address:
+        out.print(f"Board: {address}", markup=False, soft_wrap=True)
+        yield
 
 
 def _local(plan: Plan, device: str, numbers: Sequence[int]) -> LocalExecutor:
@@ -301,21 +318,15 @@ def _counts(heading: str, lines: dict[str, dict[str, int]], left: Sequence[str] 
     return table([heading, "runs", *shown, *more], rows, right=["runs", *shown, "left"])
 
 
-def _device(run: Working) -> str:
-    if run.dead:
-        return "dead: its launcher and worker no longer run"
-    return run.device or ("in a queue" if run.queued else "starting")
-
-
 def _working(runs: Sequence[Working]) -> Table:
     headings = ["running", "cell", "seed", "device", "step", "loss", "tokens/s", "left"]
     silent = any(run.silence is not None for run in runs)
     rows = [
         [
             str(run.run),
-            run.cell,
+            f"{run.cell}, {run.tried}" if run.tried else run.cell,
             str(run.seed),
-            _device(run),
+            run.where,
             f"{run.step:,}" + (f"/{run.steps:,}" if run.steps else ""),
             "" if run.loss is None else f"{run.loss:.4f}",
             "" if run.tokens_per_second is None else count(run.tokens_per_second),

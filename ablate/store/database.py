@@ -35,9 +35,17 @@ class Database:
         series_ids: Name → id of the series known to exist.
     """
 
-    def __init__(self, path: Path, *, owned: bool, notes: tuple[str, ...] = ()):
+    def __init__(
+        self,
+        path: Path,
+        *,
+        owned: bool,
+        notes: tuple[str, ...] = (),
+        wait: float = sqlite.BUSY_SECONDS,
+    ):
         self.path = path
         self.notes = notes
+        self._wait = wait  # of readers, in seconds
         self.journals = folder(path, "journals")
         self.checkpoints = folder(path, "checkpoints")
         self.weights = folder(path, "weights")
@@ -46,7 +54,7 @@ class Database:
         self._owned = owned  # opened by a writer, which sets DELETE mode when it closes
         self._identity = sqlite.identity(path)
         self._writer = sqlite.writer(path)
-        self._reader = sqlite.reader(path, keep=owned)
+        self._reader = sqlite.reader(path, keep=owned, wait=wait)
 
     def journal(self, name: str) -> Path | None:
         """Return the file of an attempt's journal.
@@ -113,7 +121,7 @@ class Database:
         self._require_file()
         with (
             sqlite.consistent_read(self.path),
-            sqlite.translate_errors(self.path),
+            sqlite.translate_errors(self.path, self._wait),
             self._reader.begin() as connection,
         ):
             yield connection
@@ -160,7 +168,9 @@ def folder(path: Path, kind: str) -> Path:
     return path.with_name(f"{path.name.removesuffix('.db')}.{kind}")
 
 
-def open(url: str | None = None, *, create: bool = False) -> Database:
+def open(
+    url: str | None = None, *, create: bool = False, wait: float = sqlite.BUSY_SECONDS
+) -> Database:
     """Open a database.
 
     Args:
@@ -168,6 +178,7 @@ def open(url: str | None = None, *, create: bool = False) -> Database:
         create: Open it to write: create it if it is missing, upgrade it (after a backup) if it is
             older, both under a file lock. Otherwise it must exist and be of this version, and
             nothing is changed.
+        wait: Seconds that a read waits for another connection's lock.
 
     Raises:
         AblateError: It is of a newer version, holds other tables, or cannot be opened. Nothing was
@@ -175,14 +186,14 @@ def open(url: str | None = None, *, create: bool = False) -> Database:
     """
     path = locate(url)
     try:
-        with sqlite.translate_errors(path):
-            notes = _prepare(path, create)
+        with sqlite.translate_errors(path, wait):
+            notes = _prepare(path, create, wait)
     except OSError as error:
         raise closed(path, error) from error
-    return Database(path, owned=create, notes=notes)
+    return Database(path, owned=create, notes=notes, wait=wait)
 
 
-def _prepare(path: Path, create: bool) -> tuple[str, ...]:
+def _prepare(path: Path, create: bool, wait: float) -> tuple[str, ...]:
     """Check, create or upgrade the file; return the notes about it."""
     notes = []
     if create and path == DEFAULT:
@@ -198,7 +209,7 @@ def _prepare(path: Path, create: bool) -> tuple[str, ...]:
                 " local disk is safer"
             )
         sqlite.set_journal_mode(path, "DELETE" if kind else "WAL")
-    elif (version := _version(path)) is None:
+    elif (version := _version(path, wait)) is None:
         raise AblateError(f"database {path} is empty: no study has been run in it")
     elif version != migrate.HEAD:
         raise AblateError(
@@ -238,11 +249,11 @@ def _read_only(path: Path) -> bool:
     return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
-def _version(path: Path) -> str | None:
+def _version(path: Path, wait: float = sqlite.BUSY_SECONDS) -> str | None:
     """The schema's version, None if there is none yet; refuse a newer one, and other tables."""
     if not path.exists() or not path.stat().st_size:
         return None
-    found = migrate.version(path)
+    found = migrate.version(path, wait)
     if found == "":
         raise AblateError(f"database {path} holds tables of another program; give another file")
     if found is not None and found > migrate.HEAD:

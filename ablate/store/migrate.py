@@ -16,13 +16,20 @@ FIRST = "0001"
 SCRIPTS = Path(__file__).parent / "migrations"
 
 
-def version(path: Path) -> str | None:
+def version(path: Path, wait: float = sqlite.BUSY_SECONDS) -> str | None:
     """Return the schema's version; None for no tables, "" for tables of another program.
+
+    Args:
+        path: The database file.
+        wait: Seconds to wait for another connection's lock.
 
     Raises:
         AblateError: The version is none that any ablate writes.
     """
-    with sqlite.consistent_read(path), contextlib.closing(sqlite.connect(path, "ro")) as connection:
+    with (
+        sqlite.consistent_read(path),
+        contextlib.closing(sqlite.connect(path, "ro", wait)) as connection,
+    ):
         tables = {
             name
             for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")

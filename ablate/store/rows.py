@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ablate.store.database import Database
@@ -116,6 +117,7 @@ def curves(
     series: Sequence[str] | None,
     role: str | None,
     points: int | None = None,
+    runs: Iterable[int] | None = None,
 ) -> Rows:
     """Return the view `all_curves` of a study.
 
@@ -126,6 +128,7 @@ def curves(
         role: Role of the runs, None for every role.
         points: About how many points of each curve to return, evenly spaced in steps, its first
             and last among them; None for all.
+        runs: Numbers of the runs, if `points` are given; None for all.
     """
     names: dict[str, Any] = {f"series{k}": name for k, name in enumerate(series or ())}
     among = f"AND {{}} IN ({', '.join(f':{name}' for name in names)})" if series is not None else ""
@@ -137,7 +140,8 @@ def curves(
         )
         return _select(db, sql, study=study, **values)
     sql = _THINNED.format(among=among.format("s.name"))
-    return _select(db, sql, study=study, points=points, **values)
+    only = None if runs is None else json.dumps(list(runs))
+    return _select(db, sql, study=study, points=points, runs=only, **values)
 
 
 # Each step of a curve that is returned is found through the primary key: nothing between two of
@@ -150,6 +154,7 @@ _THINNED = """
         FROM study t JOIN cell c ON c.study_id = t.id JOIN member m ON m.cell_id = c.id
                JOIN run r ON r.id = m.run_id
         WHERE t.name = :study AND c.active AND (:role IS NULL OR m.role = :role)
+              AND (:runs IS NULL OR r.id IN (SELECT value FROM json_each(:runs)))
     ),
     span AS (
         SELECT run, s.id AS series_id, s.name AS series,

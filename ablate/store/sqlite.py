@@ -160,20 +160,21 @@ def writer(path: Path) -> Engine:
     return engine
 
 
-def reader(path: Path, keep: bool) -> Engine:
+def reader(path: Path, keep: bool, wait: float = BUSY_SECONDS) -> Engine:
     """Return an engine that cannot write; a transaction sees one state of the database.
 
     Args:
         path: The database file.
         keep: Hold the connection between uses. A process that only reads must not: a WAL database
             that anyone has open cannot go back to DELETE mode.
+        wait: Seconds to wait for another connection's lock.
     """
     pool = (
         {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 8}
         if keep
         else {"poolclass": NullPool}
     )
-    engine = create_engine("sqlite://", creator=lambda: connect(path, "ro"), **pool)
+    engine = create_engine("sqlite://", creator=lambda: connect(path, "ro", wait), **pool)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
     return engine
 

@@ -69,11 +69,23 @@ class Working:
     dead: bool  # launcher and worker, on this host, are gone: the next `ablate run` repeats it
     silence: float | None = None  # seconds since a script printed something; None for no script
     queued: bool = False  # in a cluster's queue, until its worker has begun
+    tried: str = ""  # what a tuning run tries, such as "lr 0.003"
+
+    @property
+    def where(self) -> str:
+        """Its device, or why it has none."""
+        if self.dead:
+            return "dead: its launcher and worker no longer run"
+        return self.device or ("in a queue" if self.queued else "starting")
 
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """A study's runs by status, the running ones, and the time left at their speed."""
+    """A study's runs by status, the running ones, and the time left.
+
+    The time is that at their present speed; where they tell none, as scripts do, at that of the
+    complete runs. None if neither is known.
+    """
 
     name: str
     survey: Survey
@@ -188,10 +200,10 @@ def studies(db: Database, name: str | None = None) -> list[StudyStatus]:
     """Return the study of that name, or all, in order of registration."""
     found = _rows(
         db,
-        "SELECT id, name, metric FROM study WHERE :name IS NULL OR name = :name ORDER BY id",
+        "SELECT id, name, metric, toml FROM study WHERE :name IS NULL OR name = :name ORDER BY id",
         name=name,
     )
-    return [_status(db, row.id, row.name, row.metric) for row in found]
+    return [_status(db, row) for row in found]
 
 
 def left(db: Database, name: str) -> dict[str, int]:
@@ -223,13 +235,13 @@ def waiting(db: Database, name: str) -> list[str]:
         decision="= 'seeds'",
         same="decided.stratum = cell.stratum",
     )
-    settings = [
-        _settings(row.toml)
+    tables = [
+        settings(row.toml)
         for row in _rows(db, "SELECT toml FROM study WHERE name = :study", study=name)
     ]
-    seeds = [one.get("seeds") for one in settings]
+    seeds = [one.get("seeds") for one in tables]
     two_stage = any(isinstance(one, dict) and "pilot" in one for one in seeds)
-    what = tuned(tuned_field(settings[0] if settings else {}))
+    what = tuned(tuned_field(tables[0] if tables else {}))
     return [
         f"the {what} tuned on {row.waiting} is not chosen yet, and the runs that will use it"
         f" are not planned: {_why(row, 'tuning runs')}"
@@ -267,8 +279,8 @@ def _why(row: Any, what: str) -> str:
     return f"{row.failed} of its {row.number} {what} failed; `ablate run` retries {them}"
 
 
-def _settings(toml: str) -> dict[str, Any]:
-    """The tables of a study file; empty if it is not readable."""
+def settings(toml: str) -> dict[str, Any]:
+    """Return the tables of a study file; none if it is not readable."""
     try:
         return tomllib.loads(toml)
     except tomllib.TOMLDecodeError:
@@ -291,11 +303,12 @@ def checkpoints(db: Database, study_id: int) -> dict[str, str]:
     return {key: path for _, key, path in sorted(existing)}
 
 
-def _status(db: Database, study_id: int, name: str, metric: str) -> StudyStatus:
-    reported = metrics.final(metric)[0].removeprefix("best ")
-    counted, gone = survey(db, study_id), dead(db, study_id)
-    rows = _rows(db, _WORKING, study=study_id, metric=reported)
-    working = [_working(db, row, row.run in gone) for row in rows]
+def _status(db: Database, study: Any) -> StudyStatus:
+    reported = metrics.final(study.metric)[0].removeprefix("best ")
+    field = tuned_field(settings(study.toml))
+    counted, gone = survey(db, study.id), dead(db, study.id)
+    rows = _rows(db, _WORKING, study=study.id, metric=reported, field=field)
+    working = [_working(db, row, row.run in gone, tried(field, row.tried)) for row in rows]
     speed = left = 0.0  # FLOP/s, FLOPs
     for row, run in zip(rows, working, strict=True):
         if not (row.flops and row.tokens and run.steps):  # unknown
@@ -304,7 +317,36 @@ def _status(db: Database, study_id: int, name: str, metric: str) -> StudyStatus:
         if run.tokens_per_second and not run.dead:
             speed += run.tokens_per_second * row.flops / row.tokens
     seconds_left = max(0.0, counted.flops_left + left) / speed if speed else None
-    return StudyStatus(name, counted, working, seconds_left, waiting(db, name))
+    if not speed:
+        seconds_left = _seconds_as_before(db, study.id, counted, rows, working)
+    return StudyStatus(study.name, counted, working, seconds_left, waiting(db, study.name))
+
+
+def _seconds_as_before(
+    db: Database, study_id: int, counted: Survey, rows: list[Any], working: list[Working]
+) -> float | None:
+    """Seconds until a study is done at the speed of its complete runs; None without one."""
+    left, workers = counted.flops_left, 0.0
+    for row, run in zip(rows, working, strict=True):
+        if run.steps:
+            left -= (row.flops or 1.0) * run.step / run.steps
+        if not run.dead and not run.queued:
+            workers += 1 / (row.pack_size or 1)
+    (before,) = _rows(
+        db,
+        "SELECT sum(attempt.device_seconds) AS seconds, sum(coalesce(run.flops, 1)) AS flops"
+        " FROM run JOIN attempt ON attempt.run_id = run.id AND attempt.status = 'complete' AND"
+        f" attempt.device_seconds IS NOT NULL WHERE {_OF_STUDY}",
+        study=study_id,
+    )
+    if not workers or not before.flops:
+        return None
+    return float(max(0.0, left) * before.seconds / before.flops / workers)
+
+
+def tried(field: str, value: object) -> str:
+    """Return what a tuning run tries, by the value of the field that its study tunes."""
+    return f"{field} {value:g}" if isinstance(value, int | float) else ""
 
 
 def _last(series: str, what: str) -> str:
@@ -316,9 +358,14 @@ def _last(series: str, what: str) -> str:
     return f"(SELECT metric.{what} FROM {points} ORDER BY step DESC LIMIT 1)"
 
 
+# of a run that only tunes: the value of the field `:field`
+TRIED = """
+CASE min(member.role) WHEN 'tune' THEN json_extract(run.fields, '$."' || :field || '"') END
+"""
 _WORKING = f"""
 SELECT run.id AS run, min(cell.label) AS cell, run.seed, run.steps, run.tokens, run.flops,
-       attempt.n, attempt.owner, attempt.device, attempt.journal,
+       attempt.n, attempt.owner, attempt.device, attempt.journal, attempt.pack_size,
+       {TRIED} AS tried,
        coalesce({_last("train_loss", "step")}, {_last(":metric", "step")},
               attempt.resumed_step, 0) AS step,
        coalesce({_last("train_loss", "value")}, {_last(":metric", "value")}) AS loss,
@@ -329,7 +376,7 @@ WHERE cell.study_id = :study AND cell.active GROUP BY run.id ORDER BY min(member
 """
 
 
-def _working(db: Database, row: Any, gone: bool) -> Working:
+def _working(db: Database, row: Any, gone: bool, tried: str) -> Working:
     left = None
     if row.speed and row.steps and row.tokens and not gone:
         left = (row.steps - row.step) * row.tokens / row.steps / row.speed
@@ -348,6 +395,7 @@ def _working(db: Database, row: Any, gone: bool) -> Working:
         gone,
         _silence(db, row.journal),
         row.owner.startswith(f"{QUEUE}/"),
+        tried,
     )
 
 

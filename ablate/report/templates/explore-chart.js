@@ -81,8 +81,9 @@ async function drawChart() {
   const { data } = state;
   const series = data.series.find((one) => one.name === state.series);
   const host = find("chart");
-  find("figure").hidden = !series;
-  if (!series) return;
+  const drawable = series && data.cells.some((cell) => cell.runs.some((run) => series.curves.has(run.run)));
+  find("figure").hidden = find("controls").hidden = !drawable; // as while a study only tunes
+  if (!drawable) return;
   const turn = (chart.turn += 1);
   chart.busy = true;
   chart.lines = linesOf(data, series, state);

@@ -64,7 +64,6 @@ function drawControls() {
   find("others").parentNode.hidden = data.runs.every((run) => run.role === "compare");
   find("notes").textContent = data.thinned.join(" ");
   find("notes").hidden = !data.thinned.length;
-  find("controls").hidden = !data.series.length;
   legend("arms", data.arms.filter((arm) => data.cells.some((cell) => cell.arm === arm.name)), state.hiddenArms, (arm) => arm.name, swatch);
   legend("seeds", data.seeds.map((seed) => ({ seed })), state.hiddenSeeds, (one) => one.seed);
 }
