@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ablate import sizes
+from ablate.kinds import Run
 from ablate.launch import packs
 from ablate.launch.executor import Slot
 from ablate.launch.packs import Size
@@ -147,8 +148,10 @@ class Queue:
     ):
         self._oom_levels = oom_levels
         self._alike: dict[tuple[str, str | None], deque[tuple[int, Candidate]]] = {}
+        self._examples: dict[str, Run] = {}  # shape → a run of it: all have one size
         for place, run in enumerate(ready):
             shape = run.run.pack_key
+            self._examples.setdefault(shape, run.run)
             file = None if shape in oom_levels else checkpoints.get(run.run.key)
             self._alike.setdefault((shape, file), deque()).append((place, run))
         self._first = [(runs[0][0], key) for key, runs in self._alike.items()]  # a heap
@@ -170,7 +173,7 @@ class Queue:
         shape, file = key = self._first[0][1]
         runs = self._alike[key]
         level = self._oom_levels.get(shape, 0)
-        size = packs.size(runs[0][1].run, slot.device, level, last=level >= RETRIES - 1)
+        size = packs.size(self._examples[shape], slot.device, level, last=level >= RETRIES - 1)
         n = len(runs) if file else packs.share(len(runs), size.runs, _idle_devices(slots))
         taken = tuple(runs.popleft()[1] for _ in range(min(n, len(runs))))
         if runs:
