@@ -280,22 +280,23 @@ class WorkerPool:
         slots = self._executor.capacity()
         if not any(slot.free for slot in slots) or not self._due("submit", POLL):
             return True
-        more = True
-        if not self._jobs or self._due("list", 0.0):
-            begun = time.monotonic()
-            more = self._list_runs()
-            # a tenth of the time at most, however many runs there are
-            self._next["list"] = time.monotonic() + 9 * (time.monotonic() - begun)
+        listed = not self._jobs or self._due("list", 0.0)
+        begun = time.monotonic()
+        more = self._list_runs() if listed else True
+        took = time.monotonic() - begun
         while pack := self._waiting.next(self._executor.capacity()):
             self._submit(pack)
         self._show_begun()
+        if listed:
+            self._tally.update(status.survey(self._db, self._study_id))
+            # lists take a tenth of the time, however many runs there are
+            self._next["list"] = time.monotonic() + 9 * took
         return more
 
     def _list_runs(self) -> bool:
         """Read from the database what can be trained; return whether more may come."""
         # Counted before candidates are listed: a run whose owner ends in between is one of them.
-        survey = status.survey(self._db, self._study_id)
-        self._tally.update(survey)
+        running = status.survey(self._db, self._study_id).running
         waiting = candidates(self._db, self._study_id, self._owner, self._plan.study.keep)
         if orphans := self._scheduler.orphans(waiting):
             self._fail(orphans)
@@ -303,7 +304,7 @@ class WorkerPool:
         some = any(run.checkpoint for run in waiting)
         checkpoints = status.checkpoints(self._db, self._study_id) if some else {}
         self._waiting = self._scheduler.queue(waiting, checkpoints)
-        return not self._scheduler.done(waiting, survey.running)
+        return not self._scheduler.done(waiting, running)
 
     def _submit(self, pack: Pack) -> None:
         by_id = {run.run_id: run for run in pack.runs}
