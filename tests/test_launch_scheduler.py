@@ -41,6 +41,11 @@ def numbers(pack: Pack | None) -> list[int]:
     return [] if pack is None else [member.run_id for member in pack.runs]
 
 
+def first(scheduler: Scheduler, waiting: list[Candidate], files: dict, slots: list[Slot]):
+    """The next job of what waits."""
+    return scheduler.queue(waiting, files).next(slots)
+
+
 @pytest.fixture
 def four(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packs of up to four."""
@@ -52,21 +57,21 @@ def four(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_runs_come_in_the_order_of_the_plan_one_by_one_on_a_cpu() -> None:
     waiting = [run(3), run(1), run(2)]
-    assert numbers(Scheduler().next(waiting, {}, slots(CPU))) == [3]
-    assert Scheduler().next([], {}, slots(CPU)) is None
+    assert numbers(first(Scheduler(), waiting, {}, slots(CPU))) == [3]
+    assert first(Scheduler(), [], {}, slots(CPU)) is None
 
 
 def test_a_busy_slot_gets_no_job() -> None:
     scheduler = Scheduler()
-    assert scheduler.next([run(1)], {}, slots(CPU, CPU, busy={0})).slot.number == 1
-    assert scheduler.next([run(1)], {}, slots(CPU, CPU, busy={0, 1})) is None
+    assert first(scheduler, [run(1)], {}, slots(CPU, CPU, busy={0})).slot.number == 1
+    assert first(scheduler, [run(1)], {}, slots(CPU, CPU, busy={0, 1})) is None
     assert not scheduler.done([run(1)], running=2)
 
 
 def test_the_longest_runs_come_first_where_that_is_asked_for() -> None:
     waiting = [run(1, flops=1.0), run(2, flops=3.0, n_layer=2), run(3, flops=2.0, n_layer=3)]
     order = []
-    while pack := Scheduler(longest_first=True).next(waiting, {}, slots(CPU)):
+    while pack := first(Scheduler(longest_first=True), waiting, {}, slots(CPU)):
         order += numbers(pack)
         waiting = [each for each in waiting if each.run_id not in order]
     assert order == [2, 3, 1]
@@ -74,43 +79,43 @@ def test_the_longest_runs_come_first_where_that_is_asked_for() -> None:
 
 def test_unknown_flops_come_last_of_the_longest() -> None:
     waiting = [run(1, flops=None), run(2, flops=3.0, n_layer=2)]
-    assert numbers(Scheduler(longest_first=True).next(waiting, {}, slots(CPU))) == [2]
+    assert numbers(first(Scheduler(longest_first=True), waiting, {}, slots(CPU))) == [2]
 
 
 def test_a_pack_is_of_one_shape(four: None) -> None:
     waiting = [run(1), run(2, n_layer=2), run(3, lr=1e-2), run(4, n_layer=2), run(5)]
-    assert numbers(Scheduler().next(waiting, {}, slots(GPUS[0]))) == [1, 3, 5]
+    assert numbers(first(Scheduler(), waiting, {}, slots(GPUS[0]))) == [1, 3, 5]
 
 
 def test_idle_devices_share_the_runs_of_a_shape(four: None) -> None:
     waiting = [run(k) for k in range(1, 5)]
-    assert len(Scheduler().next(waiting, {}, slots(*GPUS)).runs) == 2
-    assert len(Scheduler().next(waiting, {}, slots(*GPUS, busy={1})).runs) == 4
+    assert len(first(Scheduler(), waiting, {}, slots(*GPUS)).runs) == 2
+    assert len(first(Scheduler(), waiting, {}, slots(*GPUS, busy={1})).runs) == 4
     # another worker of a busy device is no idle device
-    assert len(Scheduler().next(waiting, {}, slots(*GPUS, GPUS[1], busy={1})).runs) == 4
+    assert len(first(Scheduler(), waiting, {}, slots(*GPUS, GPUS[1], busy={1})).runs) == 4
 
 
 def test_runs_that_left_a_checkpoint_together_go_on_together(four: None) -> None:
     waiting = [run(k) for k in range(1, 9)]
     files = {waiting[k].run.key: "one.pt" for k in (1, 3)}
     files |= {waiting[k].run.key: "all.pt" for k in (0, 2, 4, 5, 6)}
-    first = Scheduler().next(waiting, files, slots(GPUS[0]))
-    assert (numbers(first), first.checkpoint) == ([1, 3, 5, 6, 7], "all.pt"), "more than fit anew"
-    rest = [each for each in waiting if each.run_id not in numbers(first)]
-    second = Scheduler().next(rest, files, slots(GPUS[0]))
+    pack = first(Scheduler(), waiting, files, slots(GPUS[0]))
+    assert (numbers(pack), pack.checkpoint) == ([1, 3, 5, 6, 7], "all.pt"), "more than fit anew"
+    rest = [each for each in waiting if each.run_id not in numbers(pack)]
+    second = first(Scheduler(), rest, files, slots(GPUS[0]))
     assert (numbers(second), second.checkpoint) == ([2, 4], "one.pt")
-    third = Scheduler().next(waiting[7:], files, slots(GPUS[0]))
+    third = first(Scheduler(), waiting[7:], files, slots(GPUS[0]))
     assert (numbers(third), third.checkpoint) == ([8], None)
 
 
 def test_a_child_waits_for_its_parent() -> None:
     scheduler = Scheduler()
     child = run(1, parent="running")
-    assert numbers(scheduler.next([child, run(2)], {}, slots(CPU))) == [2]
-    assert scheduler.next([child], {}, slots(CPU)) is None
+    assert numbers(first(scheduler, [child, run(2)], {}, slots(CPU))) == [2]
+    assert first(scheduler, [child], {}, slots(CPU)) is None
     assert not scheduler.done([child], running=1), "its parent may be what is running"
     assert scheduler.done([child], running=0), "its parent has failed"
-    assert numbers(scheduler.next([run(1, parent="complete")], {}, slots(CPU))) == [1]
+    assert numbers(first(scheduler, [run(1, parent="complete")], {}, slots(CPU))) == [1]
 
 
 # -- what an outcome means -------------------------------------------------------------------------
@@ -119,7 +124,7 @@ def test_a_child_waits_for_its_parent() -> None:
 @pytest.mark.parametrize("status", ["complete", "diverged", "failed"])
 def test_a_result_and_a_failure_are_final(status: str) -> None:
     scheduler = Scheduler()
-    assert scheduler.ended(scheduler.next([run(1)], {}, slots(CPU)), run(1), status)
+    assert scheduler.ended(first(scheduler, [run(1)], {}, slots(CPU)), run(1), status)
     assert not scheduler.stopped
 
 
@@ -127,7 +132,7 @@ def test_a_result_and_a_failure_are_final(status: str) -> None:
 def test_a_run_that_loses_its_worker_or_its_memory_has_further_attempts(status: str) -> None:
     scheduler = Scheduler()
     last = [
-        scheduler.ended(scheduler.next([each], {}, slots(CPU)), each, status)
+        scheduler.ended(first(scheduler, [each], {}, slots(CPU)), each, status)
         for each in (run(1, losses=k) for k in range(RETRIES))
     ]
     assert last == [False] * (RETRIES - 1) + [True]
@@ -137,21 +142,21 @@ def test_a_run_that_loses_its_worker_or_its_memory_has_further_attempts(status: 
 
 def test_a_run_that_was_stopped_is_neither_done_nor_failed() -> None:
     scheduler = Scheduler(fail_fast=True)
-    assert not scheduler.ended(scheduler.next([run(1)], {}, slots(CPU)), run(1), "stopped")
+    assert not scheduler.ended(first(scheduler, [run(1)], {}, slots(CPU)), run(1), "stopped")
     assert not scheduler.stopped
 
 
 def test_runs_without_further_attempts_are_not_chosen_and_those_tried_before_come_last() -> None:
     scheduler = Scheduler()
     waiting = [run(1, failures=1), run(2, losses=RETRIES), run(3, losses=1), run(4)]
-    assert numbers(scheduler.next(waiting, {}, slots(CPU))) == [4]
-    assert numbers(scheduler.next(waiting[:3], {}, slots(CPU))) == [3]
+    assert numbers(first(scheduler, waiting, {}, slots(CPU))) == [4]
+    assert numbers(first(scheduler, waiting[:3], {}, slots(CPU))) == [3]
     assert scheduler.done(waiting[:2], running=0)
 
 
 def test_fail_fast_stops_at_a_failure_and_not_at_an_attempt_that_is_retried() -> None:
     scheduler = Scheduler(fail_fast=True)
-    pack = scheduler.next([run(1)], {}, slots(CPU))
+    pack = first(scheduler, [run(1)], {}, slots(CPU))
     scheduler.ended(pack, run(1), "dead")
     scheduler.ended(pack, run(1), "complete")
     assert not scheduler.stopped
@@ -166,23 +171,23 @@ def test_a_shape_that_ran_out_of_memory_comes_smaller_and_anew(four: None) -> No
     seen = []
     for losses in range(RETRIES):
         tried = [run(k, losses=losses) for k in range(1, 5)]
-        pack = scheduler.next(tried, files, slots(GPUS[0]))
+        pack = first(scheduler, tried, files, slots(GPUS[0]))
         seen.append((len(pack.runs), pack.size.micro_batch, pack.size.recompute, pack.checkpoint))
         for each in pack.runs:
             scheduler.ended(pack, each, "oom")
     # a pack of another size does not fit the checkpoint of the first
     assert seen == [(4, 0, False, "all.pt"), (1, 0, False, None), (1, 1, True, None)]
-    other = scheduler.next([run(9, n_layer=2), run(10, n_layer=2)], {}, slots(GPUS[0]))
+    other = first(scheduler, [run(9, n_layer=2), run(10, n_layer=2)], {}, slots(GPUS[0]))
     assert len(other.runs) == 2, "another shape is as large as before"
 
 
 def test_a_pack_that_ends_late_does_not_make_the_next_ones_larger(four: None) -> None:
     scheduler = Scheduler()
-    early = scheduler.next([run(k) for k in range(1, 5)], {}, slots(GPUS[0]))
+    early = first(scheduler, [run(k) for k in range(1, 5)], {}, slots(GPUS[0]))
     for losses in range(2):  # meanwhile others of the shape run out of memory, twice
         tried = [run(k, losses=losses) for k in range(5, 9)]
-        pack = scheduler.next(tried, {}, slots(GPUS[0]))
+        pack = first(scheduler, tried, {}, slots(GPUS[0]))
         scheduler.ended(pack, tried[0], "oom")
-    smallest = scheduler.next([run(5, losses=2)], {}, slots(GPUS[0])).size
+    smallest = first(scheduler, [run(5, losses=2)], {}, slots(GPUS[0])).size
     scheduler.ended(early, early.runs[0], "oom")
-    assert scheduler.next([run(5, losses=2)], {}, slots(GPUS[0])).size == smallest
+    assert first(scheduler, [run(5, losses=2)], {}, slots(GPUS[0])).size == smallest

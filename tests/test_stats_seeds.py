@@ -245,6 +245,24 @@ def test_worst_rank_with_ties_and_without() -> None:
     assert math.isnan(stats.worst_rank([], []).p)
 
 
+def test_many_seeds_have_scipys_normal_approximations() -> None:
+    """To count the sums of thousands of ranks takes hours."""
+    rng = np.random.default_rng(8)
+    a, b = (np.round(64 * rng.normal(mean, size=400)) / 64 for mean in (0.0, 0.1))  # with ties
+    scipys = st.wilcoxon(a, b, method="asymptotic").pvalue
+    assert stats.worst_rank(a, b).p == pytest.approx(scipys)
+    few = rng.normal(0.2, size=150)
+    counted, normal = stats.hodges_lehmann(few), stats.hodges_lehmann([*few, 0.0])
+    assert abs(normal.confidence - counted.confidence) < 2e-4 and 0.95 <= normal.confidence < 0.951
+    groups = stats.seed_groups([*rng.normal(size=100), *rng.normal(90, size=80)])
+    measure = rng.normal(size=180) + np.repeat([0.0, 0.2], [100, 80])
+    of_groups = st.mannwhitneyu(
+        measure[:100], measure[100:], method="asymptotic", use_continuity=False
+    )
+    found = stats.group_association(groups, measure)
+    assert found.p == pytest.approx(of_groups.pvalue)
+
+
 # the best arms
 
 

@@ -125,8 +125,9 @@ EXPLOSIONS = {
         "seeds.max = 1000",
     ),
     "a list of seeds": (
-        PLAIN.replace("seeds = 2", f"seeds = {[*range(20_000)]}"),
-        "2 cells × 20,000 seeds",
+        PLAIN.replace("seeds = 2", f'design = "grid"\nseeds = {[*range(30_000)]}')
+        + 'norm = ["pre", "post", "peri", "none"]\n',
+        "8 cells × 30,000 seeds",
     ),
     "a list of levels": (PLAIN + f"lr = {[*range(1, 20_000)]}", "more than 4,096 cells"),
     "a file of 10^7 levels": (PLAIN + "lr = [" + "1," * 10**7 + "]", "too large for a study file"),

@@ -61,7 +61,7 @@ class Transformer:
 
     def pack_key(self, run: Run) -> str:
         """Return all fields in which members of a pack have to agree."""
-        return shape(run.config)
+        return shape(configured(run.fields))
 
     def finals(self, fields: Fields, evaluation: Evaluation) -> list[tuple[str, float]]:
         """Return the finals of a run, which depend on its objective and context lengths."""

@@ -166,6 +166,8 @@ class WorkerPool:
         self._display = Display(console, study, self._tally)
         self._stack = ExitStack()
         self._jobs: dict[int, Active] = {}  # by the executor's handle
+        self._of: dict[int, Active] = {}  # attempt that has not ended → its job
+        self._waiting = self._scheduler.queue([], {})
         self._deadline: float | None = None  # of all jobs, once they are to stop
         self._signals_seen = 0
         self._first_signal = 0.0
@@ -228,8 +230,10 @@ class WorkerPool:
             self._cancel(kill=True)
         if not more and not self._jobs:
             return False
-        for ended in self._executor.poll(WAIT):
-            self._job_ended(ended)
+        if ended := self._executor.poll(WAIT):
+            self._ingest([attempt for one in ended for attempt in self._jobs[one.handle].attempts])
+            for one in ended:
+                self._job_ended(one)
         if self._due("ingest", INGEST):
             begun = time.monotonic()
             self._ingest([attempt for job in self._jobs.values() for attempt in job.attempts])
@@ -263,7 +267,7 @@ class WorkerPool:
             pack = Pack(slot, tuple(run for _, run in those), Size(len(those)), 0, None)
             attempts = {claimed.attempt_id: (claimed, run) for claimed, run in those}
             # how long its steps take was told to the earlier launcher
-            self._jobs[handle] = Active(pack, attempts, longest=STALL_LONG / STALL_STEPS)
+            self._add(handle, Active(pack, attempts, longest=STALL_LONG / STALL_STEPS))
             if not those:  # which another launcher has closed
                 queue.cancel(handle, kill=True)
         if number := sum(map(len, runs.values())):
@@ -276,21 +280,31 @@ class WorkerPool:
         slots = self._executor.capacity()
         if not any(slot.free for slot in slots) or not self._due("submit", POLL):
             return True
+        listed = not self._jobs or self._due("list", 0.0)
+        begun = time.monotonic()
+        more = self._list_runs() if listed else True
+        took = time.monotonic() - begun
+        while pack := self._waiting.next(self._executor.capacity()):
+            self._submit(pack)
+        self._show_begun()
+        if listed:
+            self._tally.update(status.survey(self._db, self._study_id))
+            # lists take a tenth of the time, however many runs there are
+            self._next["list"] = time.monotonic() + 9 * took
+        return more
+
+    def _list_runs(self) -> bool:
+        """Read from the database what can be trained; return whether more may come."""
         # Counted before candidates are listed: a run whose owner ends in between is one of them.
         running = status.survey(self._db, self._study_id).running
         waiting = candidates(self._db, self._study_id, self._owner, self._plan.study.keep)
         if orphans := self._scheduler.orphans(waiting):
             self._fail(orphans)
             waiting = candidates(self._db, self._study_id, self._owner, self._plan.study.keep)
-        more = not self._scheduler.done(waiting, running)
         some = any(run.checkpoint for run in waiting)
         checkpoints = status.checkpoints(self._db, self._study_id) if some else {}
-        while pack := self._scheduler.next(waiting, checkpoints, self._executor.capacity()):
-            self._submit(pack)
-            taken = {run.run_id for run in pack.runs}
-            waiting = [run for run in waiting if run.run_id not in taken]
-        self._tally.update(status.survey(self._db, self._study_id))
-        return more
+        self._waiting = self._scheduler.queue(waiting, checkpoints)
+        return not self._scheduler.done(waiting, running)
 
     def _submit(self, pack: Pack) -> None:
         by_id = {run.run_id: run for run in pack.runs}
@@ -324,8 +338,11 @@ class WorkerPool:
         attempts = {
             each.attempt_id: (each, run) for each, run in zip(claims, pack.runs, strict=True)
         }
-        self._jobs[handle] = Active(pack, attempts)
-        self._show_begun()
+        self._add(handle, Active(pack, attempts))
+
+    def _add(self, handle: int, job: Active) -> None:
+        self._jobs[handle] = job
+        self._of |= dict.fromkeys(job.attempts, job)
 
     def _fail(self, orphans: Sequence[tuple[Candidate, str]]) -> None:
         """Record that runs failed, each for its reason, without training them."""
@@ -385,10 +402,9 @@ class WorkerPool:
     # -- ends of jobs ------------------------------------------------------------------------------
 
     def _job_ended(self, ended: Ended) -> None:
-        """Read the job's journals completely, and close attempts without an `end` event."""
+        """Close the attempts of a job whose journals, read completely, have no `end` event."""
         job = self._jobs[ended.handle]
         self._show_job(job)
-        self._ingest(list(job.attempts))
         how, reason = "dead", ended.reason or "its worker ended the job but not its journal"
         if ended.how == "stopped":
             how = "stopped"
@@ -421,9 +437,8 @@ class WorkerPool:
             raise
 
     def _show(self, new: dict[int, list[Event]]) -> None:
-        jobs = {attempt: job for job in self._jobs.values() for attempt in job.attempts}
         for attempt, events in new.items():
-            job = jobs[attempt]
+            job = self._of[attempt]
             if events:
                 self._show_job(job)
             key = job.attempts[attempt][0].run.key
@@ -436,6 +451,9 @@ class WorkerPool:
 
     def _attempt_ended(self, job: Active, attempt: int, how: str, error: str) -> None:
         claimed, run = job.attempts.pop(attempt)
+        del self._of[attempt]
+        if how == "oom":
+            self._next.pop("list", None)  # the shape's other runs get smaller packs
         last = self._scheduler.ended(job.pack, run, how)
         self._display.ended(self._tally.end(claimed.run.key, done=last), how, error)
         if self._scheduler.stopped and self._deadline is None:
@@ -475,6 +493,7 @@ class WorkerPool:
             if self._queue and self._deadline is None:
                 self._deadline = time.monotonic()
                 self._jobs.clear()
+                self._of.clear()
                 self._leave(self._queue)
                 return
             self.say("stopping: running jobs write a checkpoint; press Ctrl-C again to kill them")

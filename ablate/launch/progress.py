@@ -116,6 +116,7 @@ class Tally:
     flops_done: float = 0.0
     since: float | None = None
     clock: Callable[[], float] = time.monotonic
+    _sums: tuple[int, int, int] = (0, 0, 0)  # over `running`, see `_add`
 
     def update(self, study: Survey) -> None:
         """Update the numbers of runs from the database."""
@@ -124,13 +125,17 @@ class Tally:
     def begin(self, key: str, run: Running) -> None:
         """Add a run that begins to train here."""
         self.running[key] = run
+        self._add(run)
 
     def observe(self, key: str, event: Mapping[str, Any]) -> None:
         """Update a run with an event of its journal."""
         if event["event"] == "heartbeat":  # which comes before the run trains, too
             return
         self.since = self.clock() if self.since is None else self.since
-        self.running[key].observe(event)
+        run = self.running[key]
+        self._add(run, -1)
+        run.observe(event)
+        self._add(run)
 
     def end(self, key: str, *, done: bool) -> Running:
         """Remove a run that no longer trains, and return it.
@@ -140,6 +145,7 @@ class Tally:
             done: Whether it will not be tried again.
         """
         run = self.running.pop(key)
+        self._add(run, -1)
         made = run.share(run.step - run.began_at) if run.steps else float(done)
         self.flops_done += run.work * made
         if done:
@@ -147,23 +153,38 @@ class Tally:
             self.flops_left -= run.work
         return run
 
+    def _add(self, run: Running, times: int = 1) -> None:
+        """Add what a run has made here, what it has made in all, and its speed, to the sums.
+
+        Sums over thousands of runs are too slow for every line that is printed. As integers they
+        stay exact when runs are subtracted.
+        """
+        made = run.share(run.step - run.began_at), run.share(run.step)
+        values = *(run.work * share for share in made), run.speed or 0.0
+        here, passed, speed = (
+            before + times * round(value * (1 << 20))
+            for before, value in zip(self._sums, values, strict=True)
+        )
+        self._sums = here, passed, speed
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second of all running runs."""
+        return self._sums[2] / (1 << 20)
+
     @property
     def seconds_left(self) -> float | None:
         """Seconds until the study is done at the rate so far; None while that is not known."""
-        running = self.running.values()
-        here = self.flops_done + sum(
-            run.work * run.share(run.step - run.began_at) for run in running
-        )
+        here = self.flops_done + self._sums[0] / (1 << 20)
         elapsed = 0.0 if self.since is None else self.clock() - self.since
         if not here or elapsed < MIN_SECONDS:
             return None
-        left = self.flops_left - sum(run.work * run.share(run.step) for run in running)
-        return max(0.0, left) * elapsed / here
+        return max(0.0, self.flops_left - self._sums[1] / (1 << 20)) * elapsed / here
 
     def __str__(self) -> str:
         parts = [f"{len(self.running)} running"] if self.running else []
-        if speed := sum(run.speed or 0.0 for run in self.running.values()):
-            parts.append(f"{count(speed)} tokens/s")
+        if self.speed:
+            parts.append(f"{count(self.speed)} tokens/s")
         if self.done < self.total and self.seconds_left is not None:
             parts.append(f"about {duration(max(1.0, self.seconds_left))} left")
         return ", ".join(parts)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ablate import sizes
+from ablate.kinds import Run
 from ablate.launch import packs
 from ablate.launch.executor import Slot
 from ablate.launch.packs import Size
@@ -65,35 +68,14 @@ class Scheduler:
         self._oom_levels: dict[str, int] = {}  # shape → how often it ran out of memory
         self.stopped = False  # by a failure, with `fail_fast`
 
-    def next(
-        self, candidates: Sequence[Candidate], checkpoints: Mapping[str, str], slots: Sequence[Slot]
-    ) -> Pack | None:
-        """Return the next job for a free slot; None if there is no slot or nothing to train now.
-
-        Its runs are of one shape. Those that wrote a checkpoint together resume together.
+    def queue(self, candidates: Sequence[Candidate], checkpoints: Mapping[str, str]) -> Queue:
+        """Return the runs that can be trained now, as a queue from which jobs are taken.
 
         Args:
             candidates: Runs that can be claimed, in the order of the plan.
             checkpoints: Key of a run → its newest checkpoint.
-            slots: All slots, those that are busy included.
         """
-        free = [slot for slot in slots if slot.free]
-        runs = self._ready(candidates)
-        if not free or not runs:
-            return None
-        slot, first = free[0], runs[0]
-
-        def checkpoint(run: Candidate) -> str | None:
-            return (
-                checkpoints.get(run.run.key) if run.run.pack_key not in self._oom_levels else None
-            )
-
-        shape, file = first.run.pack_key, checkpoint(first)
-        alike = [run for run in runs if run.run.pack_key == shape and checkpoint(run) == file]
-        level = self._oom_levels.get(shape, 0)
-        size = packs.size(first.run, slot.device, level, last=level >= RETRIES - 1)
-        n = len(alike) if file else packs.share(len(alike), size.runs, _idle_devices(slots))
-        return Pack(slot, tuple(alike[:n]), size, level, file)
+        return Queue(self._ready(candidates), checkpoints, self._oom_levels)
 
     def done(self, candidates: Sequence[Candidate], running: int) -> bool:
         """Return whether nothing is left to train.
@@ -147,6 +129,58 @@ class Scheduler:
             return tried, -(run.flops or 0.0) if self._longest_first else 0.0
 
         return sorted(ready, key=order)
+
+
+class Queue:
+    """Runs that can be trained now. Taking all of its jobs costs O(n log n) for n runs.
+
+    Args:
+        ready: The runs, the next one first.
+        checkpoints: Key of a run → its newest checkpoint.
+        oom_levels: Shape → how often it ran out of memory; checkpoints of these are not used.
+    """
+
+    def __init__(
+        self,
+        ready: Sequence[Candidate],
+        checkpoints: Mapping[str, str],
+        oom_levels: Mapping[str, int],
+    ):
+        self._oom_levels = oom_levels
+        self._alike: dict[tuple[str, str | None], deque[tuple[int, Candidate]]] = {}
+        self._examples: dict[str, Run] = {}  # shape → a run of it: all have one size
+        for place, run in enumerate(ready):
+            shape = run.run.pack_key
+            self._examples.setdefault(shape, run.run)
+            file = None if shape in oom_levels else checkpoints.get(run.run.key)
+            self._alike.setdefault((shape, file), deque()).append((place, run))
+        self._first = [(runs[0][0], key) for key, runs in self._alike.items()]  # a heap
+
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+    def next(self, slots: Sequence[Slot]) -> Pack | None:
+        """Take out the next job for a free slot; None if there is no slot or no run.
+
+        Its runs are of one shape. Those that wrote a checkpoint together resume together.
+
+        Args:
+            slots: All slots, those that are busy included.
+        """
+        slot = next((slot for slot in slots if slot.free), None)
+        if slot is None or not self._first:
+            return None
+        shape, file = key = self._first[0][1]
+        runs = self._alike[key]
+        level = self._oom_levels.get(shape, 0)
+        size = packs.size(self._examples[shape], slot.device, level, last=level >= RETRIES - 1)
+        n = len(runs) if file else packs.share(len(runs), size.runs, _idle_devices(slots))
+        taken = tuple(runs.popleft()[1] for _ in range(min(n, len(runs))))
+        if runs:
+            heapq.heapreplace(self._first, (runs[0][0], key))
+        else:
+            heapq.heappop(self._first)
+        return Pack(slot, taken, size, level, file)
 
 
 def may_retry(run: Candidate) -> bool:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy import stats as st
 
 from ablate.stats.pairs import wilson
-from ablate.stats.ranks import doubled_ranks, signed_sums, two_sided
+from ablate.stats.ranks import doubled_ranks, signed_p
 from ablate.stats.values import Values
 
 NAN = float("nan")
@@ -82,7 +82,8 @@ def worst_rank(values: Values, baseline: Values, *, goal: Goal = "min") -> Worst
     A value that is not finite is a failed run (Lachin 1999). A pair of which one run failed has the
     largest difference, tied with all such pairs; a pair of which both failed has none. Pairs
     without a difference are left out of the ranks (Wilcoxon 1945). p counts all sign patterns of
-    the ranks, so ties do not make it approximate.
+    the ranks, so ties do not make it approximate; for more than `ranks.EXACT` pairs it is that of
+    the normal distribution.
 
     Args:
         values: [n], one a seed.
@@ -112,5 +113,5 @@ def worst_rank(values: Values, baseline: Values, *, goal: Goal = "min") -> Worst
         better=int((moved < 0).sum()),
         rank_sum_worse=worse / 2,
         rank_sum_better=(sum(ranks) - worse) / 2,
-        p=two_sided(signed_sums(ranks), worse) if len(d) else NAN,
+        p=signed_p(ranks, worse) if len(d) else NAN,
     )

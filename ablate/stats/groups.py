@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import stats as st
 
-from ablate.stats.ranks import chosen_sums, doubled_ranks, two_sided
+from ablate.stats.ranks import chosen_p, doubled_ranks
 from ablate.stats.values import SAME, Floats, Values
 
 NAN = float("nan")
@@ -173,7 +173,7 @@ def group_association(groups: SeedGroups, measure: Values) -> Association:
     ranks = doubled_ranks(np.concatenate([low, high]))
     observed = sum(ranks[len(low) :])
     larger = (observed / 2 - len(high) * (len(high) + 1) / 2) / (len(low) * len(high))
-    p = two_sided(chosen_sums(ranks, len(high)), observed)
+    p = chosen_p(ranks, len(high), observed)
     return Association(len(ranks), (float(low.mean()), float(high.mean())), larger, p)
 
 

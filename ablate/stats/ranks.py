@@ -1,4 +1,4 @@
-"""Exact null distributions of rank sums, ties included."""
+"""Null distributions of rank sums, ties included: exact for up to `EXACT` ranks, else normal."""
 
 from __future__ import annotations
 
@@ -9,10 +9,56 @@ from scipy import stats as st
 
 from ablate.stats.values import Floats
 
+EXACT = 150  # ranks up to which sums are counted; the time grows as the third power
+
 
 def doubled_ranks(values: Floats) -> list[int]:
     """Return twice the rank of each value, ties at their mean rank: whole numbers."""
     return [round(2 * rank) for rank in st.rankdata(values)]
+
+
+def signed_p(weights: Sequence[int], observed: int) -> float:
+    """Return the two-sided p of the sum of a random subset, every subset equally likely.
+
+    Args:
+        weights: [n], whole and not negative.
+        observed: the sum.
+    """
+    if len(weights) <= EXACT:
+        return two_sided(signed_sums(weights), observed)
+    of = np.asarray(weights, float)
+    return _normal_p(observed - of.sum() / 2, float(of @ of) / 4)
+
+
+def signed_below(n: int) -> Floats:
+    """Return the chances that Wilcoxon's signed-rank sum of n pairs is at most 0, 1, …, half of the
+    largest one.
+    """
+    whole = n * (n + 1) // 2
+    if n <= EXACT:
+        return np.cumsum(signed_sums(range(1, n + 1)))[: whole // 2 + 1]
+    sd = np.sqrt(whole * (2 * n + 1) / 12)
+    return st.norm.cdf((np.arange(whole // 2 + 1) + 0.5 - whole / 2) / sd)
+
+
+def chosen_p(weights: Sequence[int], size: int, observed: int) -> float:
+    """Return the two-sided p of the sum of `size` weights, drawn without replacement.
+
+    Args:
+        weights: [n], whole and not negative.
+        size: at most n.
+        observed: the sum.
+    """
+    n = len(weights)
+    if n <= EXACT:
+        return two_sided(chosen_sums(weights, size), observed)
+    of = np.asarray(weights, float)
+    variance = size * (1 - size / n) * float(of.var(ddof=1))
+    return _normal_p(observed - size * of.mean(), variance)
+
+
+def _normal_p(distance: float, variance: float) -> float:
+    return float(2 * st.norm.sf(abs(distance) / np.sqrt(variance))) if variance else 1.0
 
 
 def signed_sums(weights: Sequence[int]) -> Floats:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ablate.stats.ranks import signed_sums
+from ablate.stats.ranks import signed_below
 from ablate.stats.values import SAME, Values, finite, spread
 
 NAN = float("nan")
@@ -58,7 +58,7 @@ def hodges_lehmann(differences: Values, *, confidence: float = 0.95) -> HodgesLe
     first, second = np.triu_indices(n)
     walsh = np.sort((d[first] + d[second]) / 2)
     estimate = float(np.median(walsh))
-    below = np.cumsum(signed_sums(range(1, n + 1)))  # P(signed-rank sum ≤ 0, 1, …)
+    below = signed_below(n)  # P(signed-rank sum ≤ 0, 1, …)
     cut = int(np.searchsorted(below, (1 - confidence) / 2 * (1 + 1e-12), side="right"))
     if cut == 0 or (spread(d) == 0 and d.any()):
         return HodgesLehmann(n, lost, estimate, NAN, NAN, NAN)

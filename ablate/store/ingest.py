@@ -164,8 +164,8 @@ def _unread(db: Database, attempt_ids: Sequence[int]) -> tuple[list[_Piece], lis
     with db.read() as connection:
         attempts = _driver(connection).execute(
             "SELECT id, run_id, journal, journal_offset FROM attempt WHERE status = 'running' "
-            f"AND id IN ({', '.join('?' * len(attempt_ids))}) ORDER BY run_id",
-            attempt_ids,
+            "AND id IN (SELECT value FROM json_each(?)) ORDER BY run_id",
+            (json.dumps(list(attempt_ids)),),
         )
         found = attempts.fetchall()
     pieces: list[_Piece] = []

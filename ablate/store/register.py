@@ -248,11 +248,12 @@ def _runs(connection: Connection, runs: Sequence[Run]) -> dict[str, int]:
     new = {run.key: run for run in runs if run.key not in ids}
     if not new:
         return ids
+    texts = {id(run.fields): json.dumps(run.fields) for run in _of_other_fields(new.values())}
     rows = [
         {
             "key": key,
             "kind": run.kind,
-            "fields": json.dumps(run.fields),
+            "fields": texts[id(run.fields)],
             "seed": run.seed,
             "status": "planned",
             **cost,
@@ -301,14 +302,19 @@ COST = ("steps", "tokens", "n_params", "n_params_body", "flops")  # columns of `
 
 def _costs(runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
     """What training each run takes, as `COST`; None for what is unknown."""
-    known: dict[tuple[str, str], dict[str, Any]] = {}
+    runs = list(runs)
+    known = {}
+    for run in _of_other_fields(runs):
+        cost = run.cost
+        values = (cost.steps, cost.tokens, cost.params, cost.params_body, cost.flops)
+        known[id(run.fields)] = dict(zip(COST, values, strict=True))
     for run in runs:
-        shape = run.kind, json.dumps(run.fields)
-        if shape not in known:  # many runs differ in nothing but their seed
-            cost = run.cost
-            values = (cost.steps, cost.tokens, cost.params, cost.params_body, cost.flops)
-            known[shape] = dict(zip(COST, values, strict=True))
-        yield known[shape]
+        yield known[id(run.fields)]
+
+
+def _of_other_fields(runs: Iterable[Run]) -> Iterable[Run]:
+    """Return a run for each object `fields`: the seeds of a cell share one."""
+    return {id(run.fields): run for run in runs}.values()
 
 
 def _members(

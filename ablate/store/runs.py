@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, text
 from ablate import journal
 from ablate.evaluation import Evaluation
 from ablate.journal import Event
-from ablate.kinds import Run, kind
+from ablate.kinds import Fields, Run, kind
 from ablate.plan import Plan
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, evaluations, fallback
@@ -138,7 +138,8 @@ def claim(
         values = {"study": study_id, "ids": ids, "kept": kept}
         return [
             _attempt(connection, db, owner, row, run)
-            for row, run in _without_result(connection, _CHOSEN, values)
+            # read before anything is written
+            for row, run in list(_without_result(connection, _CHOSEN, values))
         ]
 
 
@@ -178,7 +179,7 @@ def adopt(
             )
     adopted = []
     for row in found:
-        run = _parse(row.kind, row.fields, row.seed, row.parent or "")
+        run = Run(row.kind, _fields(row.fields), row.seed, row.parent or "")
         evaluation = Evaluation.model_validate_json(row.evaluation)
         journal = db.journals / row.journal
         parent = "complete" if run.parent else ""  # else it would not be in the queue
@@ -243,8 +244,8 @@ def _without_result(
     """Yield the runs that a query finds, but for complete ones that lack neither finals nor
     weights.
     """
-    for row in connection.execute(text(sql), values).all():
-        run = _parse(row.kind, row.fields, row.seed, row.parent or "")
+    for row in connection.execute(text(sql), values):
+        run = Run(row.kind, _fields(row.fields), row.seed, row.parent or "")
         if (
             row.status != "complete"
             or row.unkept
@@ -254,8 +255,10 @@ def _without_result(
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _parse(kind: str, fields: str, seed: int, parent: str) -> Run:
-    return Run(kind, json.loads(fields), seed, parent)
+def _fields(text: str) -> Fields:
+    """The fields of runs; the many that differ in nothing but their seed share them in memory."""
+    fields: Fields = json.loads(text)
+    return fields
 
 
 def _attempt(connection: Connection, db: Database, owner: Owner, row: Row[Any], run: Run) -> Claim:

@@ -16,7 +16,7 @@ DESIGNS = {
 }
 PARTWISE = ("leave-one-out", "add-one-in")  # of which one question is asked: which part matters
 MAX_CELLS = 4096  # beyond which a study is refused, before anything is built
-MAX_RUNS = 20_000
+MAX_RUNS = 200_000
 
 Levels = Mapping[str, Sequence[str]]  # factor → its levels' labels, the baseline first
 Combination = dict[str, str]  # factor → one level's label
