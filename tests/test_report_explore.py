@@ -369,6 +369,23 @@ def test_arms_and_seeds_are_hidden_and_isolated(tab: Page) -> None:
     assert len({point["k"] for point in drawn(tab)}) == 4 * 2 * SEEDS - 1
 
 
+@browser_only
+def test_lines_are_grouped_by_a_factor(tab: Page) -> None:
+    tab.click("#explore-arms input[data-value=parallel]")
+    tab.choose("#explore-group", "n_layer")
+    assert tab.value("[...document.querySelectorAll('#explore-arms input')]"
+                     ".map((box) => box.dataset.value)") == ["4", "12"]  # fmt: skip
+    tab.choose("#explore-lines", "mean")
+    last = {point["a"]: point["y"] for point in drawn(tab) if point["kind"] == "mean"}
+    whole = [value(name, "12", seed, 500) for name in LEVELS for seed in range(SEEDS)]
+    whole.remove(value("concat", "12", 1, 500))  # which diverged
+    assert last.keys() == {"4", "12"} and last["12"] == pytest.approx(np.mean(whole), rel=1e-3)
+    tab.click("#explore-arms input[data-value='4']")
+    assert {point["a"] for point in drawn(tab)} == {"12"}
+    tab.choose("#explore-group", "topology")
+    assert {point["a"] for point in drawn(tab)} == set(LEVELS), "nothing is hidden any more"
+
+
 def tab_numbers(page: Page) -> dict[tuple[str, str, int], int]:
     """Numbers of the compared runs, by arm, stratum and seed, as the page has them."""
     return {

@@ -3,9 +3,9 @@ const chart = { view: null, spec: "", lines: [], turn: 0, busy: false, finalize:
 function css(name) {
   return getComputedStyle(document.body).getPropertyValue(name).trim();
 }
-function colors(data) {
+function colors(groups) {
   const ink = css("--ink");
-  return data.arms.map((arm) => arm.color || ink);
+  return groups.map((group) => group.color || ink);
 }
 function look(data) {
   const [ink, quiet, rule] = [css("--ink"), css("--quiet"), css("--rule")];
@@ -14,14 +14,15 @@ function look(data) {
     view: { stroke: null },
     axis: { labelColor: quiet, titleColor: ink, gridColor: rule, domainColor: quiet, tickColor: quiet, labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal", labelFlush: true },
     header: { labelColor: ink, labelFontSize: 12, labelFontWeight: "bold", title: null, labelAnchor: "start" },
-    range: { category: colors(data) },
+    range: { category: colors(data.arms) },
   };
 }
 // What is drawn in each panel. Its data are the rows of `drawn`.
 function layers(data, chosen, x, y) {
-  const names = data.arms.map((arm) => arm.name);
-  const color = { field: "a", type: "nominal", scale: { domain: names, range: colors(data) }, legend: null };
-  const dash = { field: "a", type: "nominal", scale: { domain: names, range: data.arms.map((arm) => (arm.dash.length ? arm.dash : [1, 0])) }, legend: null };
+  const groups = groupsOf(data, chosen.group);
+  const names = groups.map((group) => group.name);
+  const color = { field: "a", type: "nominal", scale: { domain: names, range: colors(groups) }, legend: null };
+  const dash = { field: "a", type: "nominal", scale: { domain: names, range: groups.map((group) => (group.dash.length ? group.dash : [1, 0])) }, legend: null };
   const many = chosen.lines === "runs" && chart.lines.length > 60;
   const width = { condition: [{ test: "datum.kind === 'early'", value: 0.8 }, { test: "datum.kind === 'mean'", value: 2 }], value: many ? 0.8 : 1.4 };
   const only = (kind) => [{ filter: `datum.kind ${kind}` }];
@@ -118,8 +119,8 @@ async function drawChart() {
   if (turn === chart.turn) chart.busy = false;
 }
 function tellBeyond(lines) {
-  const names = [...new Set(lines.map((line) => (state.data.strata.length > 1 && state.stratum === null ? `${line.cell.arm} (${line.cell.stratum})` : line.cell.arm)))];
-  const few = names.length > 6 ? `${names.length} arms` : names.join("; ");
+  const names = [...new Set(lines.map((line) => (state.data.strata.length > 1 && state.stratum === null ? `${line.group} (${line.cell.stratum})` : line.group)))];
+  const few = names.length > 6 ? `${names.length} ${state.group ? "levels" : "arms"}` : names.join("; ");
   find("beyond").textContent = names.length ? `Beyond the axis: ${few}. “All values” shows them.` : "";
 }
 // -- zoom
@@ -199,7 +200,7 @@ function describe({ line, at }) {
   const who = line.low && line.runs.length > 1
     ? `mean of ${line.runs.length} runs` : `run ${line.runs[0].run}, seed ${line.runs[0].seed}`;
   const range = line.low && line.runs.length > 1 ? ` (${digits(line.low[at])} to ${digits(line.high[at])})` : "";
-  return [line.cell.arm, who, `${x}: ${digits(line.ys[at])}${range}`];
+  return [line.group, who, `${x}: ${digits(line.ys[at])}${range}`];
 }
 function mark(found) {
   unmark();
@@ -214,8 +215,8 @@ function mark(found) {
   path.setAttribute("points", pixels(line, panel).filter(within).map((point) => point.join()).join(" "));
   const dot = document.createElementNS(svg.namespaceURI, "circle");
   for (const [name, value] of [["cx", found.x], ["cy", found.y], ["r", 4.5]]) dot.setAttribute(name, value);
-  const arm = state.data.arms.find((one) => one.name === line.cell.arm);
-  svg.style.color = arm.color || "var(--ink)";
+  const group = groupsOf(state.data, state.group).find((one) => one.name === line.group);
+  svg.style.color = group.color || "var(--ink)";
   svg.append(path, ...(within([found.x, found.y]) ? [dot] : []));
   const [title, ...more] = describe(found);
   const tip = element("div", { class: "mark tip", role: "status" }, element("b", {}, title), ...more.map((text) => element("span", {}, text)));

@@ -42,6 +42,15 @@ function read(exploration) {
   const attempts = grouped(rows(exploration.attempts, OF_ATTEMPT), (attempt) => attempt.run);
   return { ...exploration, cells, runs, byNumber, series, seeds, attempts };
 }
+// What the lines of the chart are grouped by: the arms, or the levels of a factor, which look as the first arms do.
+function groupsOf(data, factor) {
+  if (!factor) return data.arms.filter((arm) => data.cells.some((cell) => cell.arm === arm.name));
+  const names = [...new Set(data.cells.map((cell) => groupOf(data, cell, factor)))];
+  return names.map((name, at) => ({ ...data.arms[at % data.arms.length], name }));
+}
+function groupOf(data, cell, factor) {
+  return factor ? String(cell.levels[data.factors.indexOf(factor)] ?? "–") : cell.arm;
+}
 // A run of the baseline to compare with: of the same seed, if there is one.
 function baselineOf(run) {
   const of = run.cell.baseline.runs;

@@ -172,7 +172,7 @@ async function drawCurves(runs, baseline) {
   });
   host.hidden = !points.length;
   if (!points.length) return;
-  const arms = new Map(state.data.arms.map((arm, at) => [arm.name, colors(state.data)[at]]));
+  const arms = new Map(state.data.arms.map((arm, at) => [arm.name, colors(state.data.arms)[at]]));
   const names = [...new Set(points.map((point) => point.name))];
   const shades = names.map((name) => arms.get(shown.find((run) => name.endsWith(`run ${run.run}`)).cell.arm));
   const y = ranges([], points, false).y;

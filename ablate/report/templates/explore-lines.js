@@ -34,18 +34,19 @@ function smoothed(values, weight) {
 function linesOf(data, series, chosen) {
   const single = [];
   for (const cell of data.cells) {
-    if (chosen.hiddenArms.has(cell.arm) || (chosen.stratum !== null && cell.stratum !== chosen.stratum)) continue;
+    const group = groupOf(data, cell, chosen.group);
+    if (chosen.hidden.has(group) || (chosen.stratum !== null && cell.stratum !== chosen.stratum)) continue;
     for (const run of cell.runs) {
       const curve = series.curves.get(run.run);
       if (!curve || chosen.hiddenSeeds.has(run.seed)) continue;
       const points = pointsOf(curve, run, chosen.x, chosen.smooth);
-      if (points && points.xs.length) single.push({ key: `${cell.label} ${run.run}`, cell, runs: [run], ...points });
+      if (points && points.xs.length) single.push({ key: `${cell.label} ${run.run}`, group, cell, runs: [run], ...points });
     }
   }
   if (chosen.lines === "runs") return single;
-  return [...grouped(single, (line) => line.cell).values()].flatMap(meanOf);
+  return [...grouped(single, (line) => JSON.stringify([line.group, line.cell.stratum])).values()].flatMap(meanOf);
 }
-// The mean of the runs of a cell that went furthest, with their range; the others stay single lines.
+// The mean of the runs of a group that went furthest, with their range; the others stay single lines.
 function meanOf(lines) {
   const end = (line) => line.steps[line.steps.length - 1];
   const furthest = Math.max(...lines.map(end));
@@ -67,7 +68,7 @@ function meanOf(lines) {
   const steps = [...at.keys()].filter((step) => at.get(step).n === whole.length).sort((a, b) => a - b);
   const of = (name) => steps.map((step) => at.get(step)[name] / whole.length);
   const mean = {
-    key: whole[0].cell.label, cell: whole[0].cell, runs: whole.flatMap((line) => line.runs), steps, xs: of("x"), ys: of("y"),
+    key: JSON.stringify([whole[0].group, whole[0].cell.stratum]), group: whole[0].group, cell: whole[0].cell, runs: whole.flatMap((line) => line.runs), steps, xs: of("x"), ys: of("y"),
     low: steps.map((step) => at.get(step).low), high: steps.map((step) => at.get(step).high),
   };
   return [mean, ...early];
@@ -77,7 +78,7 @@ function drawn(lines, xlog, ylog) {
   const found = [];
   for (const line of lines) {
     const kind = line.early ? "early" : line.low ? "mean" : "run";
-    const [k, a, s] = [line.key, line.cell.arm, line.cell.stratum];
+    const [k, a, s] = [line.key, line.group, line.cell.stratum];
     for (let at = 0; at < line.xs.length; at += 1) {
       const [x, y] = [line.xs[at], line.ys[at]];
       if ((xlog && x <= 0) || (ylog && y <= 0)) continue;

@@ -55,7 +55,7 @@ function listedRuns() {
   let runs = state.data.runs.filter(matcher(columns, state.filter));
   if (!state.others) runs = runs.filter((run) => run.role === "compare");
   if (state.charted) {
-    runs = runs.filter((run) => run.role === "compare" && !state.hiddenArms.has(run.cell.arm) && !state.hiddenSeeds.has(run.seed)
+    runs = runs.filter((run) => run.role === "compare" && !state.hidden.has(groupOf(state.data, run.cell, state.group)) && !state.hiddenSeeds.has(run.seed)
       && (state.stratum === null || run.cell.stratum === state.stratum));
   }
   return ordered(runs, column, state.down);

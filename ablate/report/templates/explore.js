@@ -2,7 +2,7 @@
 // ablate.report.explore.exploration returns; another call shows newer results and keeps what was chosen.
 const state = {
   data: null, series: null, stratum: undefined, lines: null, x: null, xlog: false, ylog: false, smooth: 0, everything: false,
-  zoom: { x: null, y: null }, hiddenArms: new Set(), hiddenSeeds: new Set(), charted: false, others: false,
+  zoom: { x: null, y: null }, group: "", hidden: new Set(), hiddenSeeds: new Set(), charted: false, others: false,
   filter: "", sort: "run", down: false, shown: PART, open: [],
 };
 const SMALL_MULTIPLES = 6; // strata that are shown together at first
@@ -38,6 +38,7 @@ function choose() {
   const its = currentSeries();
   if (state.stratum === undefined || (state.stratum !== null && !strata.includes(state.stratum))) state.stratum = strata.length > SMALL_MULTIPLES ? strata[0] : null;
   const known = its ? axesOf(state.data, its) : ["step"];
+  if (!state.data.factors.includes(state.group)) state.group = "";
   if (!known.includes(state.x)) state.x = known.includes("tokens") ? "tokens" : "step";
   const curves = cells.reduce((sum, cell) => sum + cell.runs.length, 0);
   state.lines ??= curves > SINGLE_LINES ? "mean" : "runs";
@@ -54,6 +55,8 @@ function drawControls() {
   find("stratum").parentNode.hidden = data.strata.length < 2;
   find("series").parentNode.hidden = data.series.length < 2;
   options("x", (its ? axesOf(data, its) : ["step"]).map((name) => [name, AXES[name].title]), state.x);
+  options("group", [["", "arm"], ...data.factors.map((name) => [name, name])], state.group);
+  find("group").parentNode.hidden = data.factors.length < 2;
   find("lines").value = state.lines;
   find("xlog").checked = state.xlog;
   find("ylog").checked = state.ylog;
@@ -64,7 +67,8 @@ function drawControls() {
   find("others").parentNode.hidden = data.runs.every((run) => run.role === "compare");
   find("notes").textContent = data.thinned.join(" ");
   find("notes").hidden = !data.thinned.length;
-  legend("arms", data.arms.filter((arm) => data.cells.some((cell) => cell.arm === arm.name)), state.hiddenArms, (arm) => arm.name, swatch);
+  legend("arms", groupsOf(data, state.group), state.hidden, (group) => group.name, swatch);
+  find("grouped").textContent = state.group || "Arms";
   legend("seeds", data.seeds.map((seed) => ({ seed })), state.hiddenSeeds, (one) => one.seed);
 }
 function options(name, pairs, chosen) {
@@ -119,6 +123,7 @@ function listen() {
   const unzoom = (axis) => { state.zoom[axis] = null; };
   set("series", "change", (list) => { state.series = list.value; unzoom("y"); });
   set("stratum", "change", (list) => { state.stratum = list.value ? list.value.slice(1) : null; });
+  set("group", "change", (list) => { state.group = list.value; state.hidden.clear(); });
   set("lines", "change", (list) => { state.lines = list.value; });
   set("x", "change", (list) => { state.x = list.value; unzoom("x"); });
   set("xlog", "change", (box) => { state.xlog = box.checked; unzoom("x"); });
@@ -126,7 +131,7 @@ function listen() {
   set("smooth", "input", (slider) => { state.smooth = Number(slider.value); });
   set("charted", "change", (box) => { state.charted = box.checked; drawRuns(); });
   set("others", "change", (box) => { state.others = box.checked; drawRuns(); });
-  set("all-arms", "click", () => state.hiddenArms.clear());
+  set("all-arms", "click", () => state.hidden.clear());
   set("all-seeds", "click", () => state.hiddenSeeds.clear());
   find("in").addEventListener("click", () => zoomBy(0.7));
   find("out").addEventListener("click", () => zoomBy(1 / 0.7));
@@ -160,7 +165,7 @@ function filterBy(text) {
 function openLine(line, beside) {
   if (line.runs.length === 1) return show(line.runs[0].run, beside);
   const quoted = (text) => (/[\s]/.test(text) ? `"${text}"` : text);
-  filterBy(`arm=${quoted(line.cell.arm)}${state.data.strata.length > 1 ? ` stratum=${quoted(line.cell.stratum)}` : ""}`);
+  filterBy(`${state.group || "arm"}=${quoted(line.group)}${state.data.strata.length > 1 ? ` stratum=${quoted(line.cell.stratum)}` : ""}`);
   find("runs-title").scrollIntoView({ block: "nearest" });
   return undefined;
 }
