@@ -28,6 +28,22 @@ def seeded() -> None:
         torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def only_ablates_own() -> Iterator[None]:
+    """No level or metric of a test file's own code is registered in another test file."""
+    yield
+    if outside := sys.modules.get("ablate.outside"):
+        outside.use(())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen() -> Iterator[None]:
+    """Let the garbage collector pass over what earlier test files imported and keep."""
+    gc.collect()
+    gc.freeze()
+    yield
+
+
 @pytest.fixture
 def ablate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -52,6 +68,21 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     from launch_helpers import use_stub
 
     use_stub(monkeypatch)
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ablate run` trains in this process, which has imported torch, and not in a worker's."""
+    from in_process import InProcessExecutor
+
+    from ablate.cli import running
+    from ablate.launch import devices
+    from ablate.launch.trainer import TorchTrainer
+
+    def local(*_: object) -> InProcessExecutor:
+        return InProcessExecutor(devices.find("cpu"), TorchTrainer)
+
+    monkeypatch.setattr(running, "_local", local)
 
 
 @pytest.fixture(scope="session")
@@ -116,6 +147,17 @@ def measured(ablate: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> st
     measured_quickstart(path, lambda cell, seed: seed * (1 + cell * 0.01))
     monkeypatch.setenv("ABLATE_DB", str(path))
     return str(path)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with tests that may take longer than the others, so that none is left at the end."""
+    usual = float(config.getini("timeout"))
+
+    def long(item: pytest.Item) -> bool:
+        marker = item.get_closest_marker("timeout")
+        return marker is not None and marker.args[0] > usual
+
+    items.sort(key=lambda item: not long(item))
 
 
 def pytest_collection_finish() -> None:

@@ -21,7 +21,7 @@ from ablate.journal import Journal
 from ablate.kinds.transformer import run_of
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
 from ablate.report import fitted
-from ablate.scaling import Losses
+from ablate.scaling import Losses, solve
 from ablate.store import Database, ingest, owners, records, register
 from ablate.study import Crossed, Study
 from ablate.study.design import PARTWISE
@@ -230,5 +230,7 @@ def svg_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def few_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quick curves. Losses that hardly fall with size take 2,000 iterations and have no optimum."""
+    monkeypatch.setattr(solve, "ITERATIONS", 50)
     monkeypatch.setattr(Losses, "fit", partialmethod(Losses.fit, bootstraps=60))
     monkeypatch.setattr(fitted, "FEWER", 60)

@@ -200,6 +200,7 @@ tokens = "1K"
 """
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.timeout(300)
 def test_a_metric_decides_a_study(ablate: Run, tmp_path: Path) -> None:
     file = tmp_path / "my_metrics.py"
@@ -408,6 +409,7 @@ WITH_TOKENIZERS = (
 )
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.timeout(300)
 def test_a_tokenizer_is_a_level_of_a_study(ablate: Run, tmp_path: Path) -> None:
     file = tmp_path / "my_tokenizers.py"
@@ -526,6 +528,7 @@ WITH_FIELDS = (
 )
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.timeout(300)
 def test_hyper_parameters_are_fields_of_a_study(ablate: Run, tmp_path: Path) -> None:
     file = tmp_path / "my_fields.py"

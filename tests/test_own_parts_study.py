@@ -27,6 +27,7 @@ def blocks(language: str) -> dict[str, str]:
     return dict(found)
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("study", ["letters", "words", "fields"])
 def test_the_pages_metric_and_tokenizer_can_be_studied(
@@ -152,6 +153,7 @@ def test_a_whole_model_is_tried_without_a_study(ablate: Run, tmp_path: Path) -> 
     assert code == 2 and error.count("\n") == 1 and "my_model.py:NAME" in error
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.timeout(300)
 def test_the_example_runs_at_tiny_size(ablate: Run) -> None:
     code, out, _ = ablate("check", str(ROOT / "studies" / "own_parts.py"))

@@ -348,7 +348,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.usefixtures("svg_only")
+@pytest.mark.usefixtures("few_replicates", "svg_only")
 @pytest.mark.filterwarnings("ignore:Glyph")
 def test_hostile_names_come_back_as_they_went_in(tmp_path: Path) -> None:
     depth = 'depth "><b onclick=alert(3)>'
@@ -362,7 +362,8 @@ def test_hostile_names_come_back_as_they_went_in(tmp_path: Path) -> None:
         return Outcome(points=dict.fromkeys(STEPS, 1.0 + 0.1 * seed))
 
     db = study(tmp_path, factors, outcome, seeds=2, within=[depth], name=name, question=question)
-    path = report.write(report.gather(db, name), tmp_path / "out")
+    data = report.gather(db, name)
+    path = report.write(data, tmp_path / "out")
     found = page(path)
     for hostile in (*HOSTILE[1:], question):
         assert " ".join(hostile.split()) in found.text, hostile
@@ -378,7 +379,6 @@ def test_hostile_names_come_back_as_they_went_in(tmp_path: Path) -> None:
     assert [row["level"] for row in rows] == HOSTILE[1:] * 2
     from ablate.report import appendix, tables
 
-    data = report.gather(db, name)
     for statement in (tables.cells(data).sql, appendix.runs(data).sql):
         assert queries.run(db, statement.rstrip(";"))[1]
     markdown = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
@@ -667,9 +667,10 @@ def test_many_contrasts_are_summarised_with_each_further_below(tmp_path: Path) -
         return Outcome(2.0 + shift[levels["topology"]] + float(rng.normal(0, 0.02)))
 
     db = study(tmp_path, depths, outcome, within=["n_layer"])
-    path = report.write(report.gather(db, "topology"), tmp_path / "out")
+    data = report.gather(db, "topology")
+    path = report.write(data, tmp_path / "out")
     first, below = page(path).text.split("All runs", 1)
-    answer = report.answer(report.gather(db, "topology"))
+    answer = report.answer(data)
     for text in (answer, first):
         assert re.search(
             r"best arm by held-out loss is parallel in 4 of 4 strata \(n_layer=1; n_layer=2;"

@@ -255,11 +255,12 @@ def quick_fits() -> Iterator[None]:
     from functools import partialmethod
 
     from ablate.report import fitted
-    from ablate.scaling import Losses
+    from ablate.scaling import Losses, solve
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(Losses, "fit", partialmethod(Losses.fit, bootstraps=60))
         monkeypatch.setattr(fitted, "FEWER", 60)
+        monkeypatch.setattr(solve, "ITERATIONS", 50)
         yield
 
 

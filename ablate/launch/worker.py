@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import errno
 import faulthandler
+import gc
 import json
 import os
 import platform
@@ -352,6 +353,7 @@ def main(stub: Callable[[], Trainer] | None = None) -> None:
             source = pool.submit(checkout)  # waits for processes, while torch is imported
             trainer = stub() if stub else trainer_of(job)
             facts = trainer.setup(device, arguments.threads, arguments.memory)
+        gc.freeze()  # a collection for each shape then does not pass over what was imported
         inbox.ready = True
         answer(ready=device)
         return trainer, provenance(device, facts, source.result())
