@@ -120,7 +120,8 @@ def test_a_gpu_that_a_worker_does_not_find_is_named(ray_nodes: Cluster, tmp_path
     (error,) = (line for line in said if line.startswith("ablate: "))
     assert "no GPU of NVIDIA" in error and not any("Traceback" in line for line in said)
     # a node that takes longer than `ray.FIRST` to start an actor says so when the database is there
-    assert rows(tmp_path / "far.db", "SELECT 1 FROM attempt") == []
+    path = tmp_path / "far.db"
+    assert not path.exists() or rows(path, "SELECT 1 FROM attempt") == []
 
 
 # -- what is asked of Ray --------------------------------------------------------------------------
