@@ -10,6 +10,8 @@ from matplotlib.axes import Axes
 
 from ablate.figures import style
 
+TIPPED = 2000  # runs of a figure whose marks tell their values; more take seconds and megabytes
+
 
 def seeds(
     frame: pd.DataFrame,
@@ -37,9 +39,9 @@ def seeds(
     with style.theme():
         whole = frame[np.isfinite(frame[y].astype(float))]
         arms = list(style.arms(whole, hue))
-        runs = whole.groupby(hue, observed=True)[y]
-        means = runs.mean()
-        near = style.near(list((means - means.median()).abs()), (runs.max() - runs.min()).median())
+        values = whole.groupby(hue, observed=True)[y]
+        means, spread = values.mean(), values.max() - values.min()
+        near = style.near(list((means - means.median()).abs()), spread.median())
         names = [
             name + ("" if inside else f" ({style.rough(mean)})")
             for name, mean, inside in zip(
@@ -60,16 +62,23 @@ def seeds(
                 color=style.color(index),
                 linewidth=0.8,
             )
-            for seed, value in zip(part["seed"], part[y], strict=True):
-                mark = ax.plot(
-                    [column + place[seed]],
-                    [value],
+            filled = part["seed"].isin(lower)
+            each = [part[filled], part[~filled]]
+            if len(whole) <= TIPPED:
+                each = [part.iloc[[row]] for row in range(len(part))]
+            for runs in each:
+                shade = style.color(index) if set(runs["seed"]) <= lower else "none"
+                marks = ax.plot(
+                    column + runs["seed"].map(place),
+                    runs[y],
                     style.marker(index),
                     color=style.color(index),
-                    markerfacecolor=style.color(index) if seed in lower else "none",
+                    markerfacecolor=shade,
                     markersize=4,
-                )[0]
-                style.tip(mark, f"{name}, seed {seed}: {value:.4g}")
+                )
+                for seed, value in zip(runs["seed"], runs[y], strict=True):
+                    if len(whole) <= TIPPED:
+                        style.tip(marks[0], f"{name}, seed {seed}: {value:.4g}")
         style.fit(ax, whole.loc[whole[hue].isin(means.index[near]), y].to_numpy(float))
         ax.set_xticks(range(len(arms)), names)
         if len(arms) > 3:
