@@ -409,14 +409,16 @@ def studies(db: Source = None) -> list[str]:
 def _frame(answer: rows.Rows) -> pd.DataFrame:
     """Rows as a frame in which whole numbers are integers and empty numeric columns are numeric."""
     frame = pd.DataFrame.from_records(answer.rows, columns=answer.columns, coerce_float=True)
-    for column in frame.columns:
-        if column in WHOLE:
-            frame[column] = pd.to_numeric(frame[column]).astype(
-                "Int64" if frame[column].isna().any() else "int64"
-            )
-        elif column not in TEXT and frame[column].isna().all():
-            frame[column] = frame[column].astype(float)
-    return frame
+    # a frame whose columns are replaced one by one is slow, and pandas warns of it
+    return pd.DataFrame({name: _typed(frame[name]) for name in frame.columns}, index=frame.index)
+
+
+def _typed(column: pd.Series) -> pd.Series:
+    if column.name in WHOLE:
+        return pd.to_numeric(column).astype("Int64" if column.isna().any() else "int64")
+    if column.name not in TEXT and column.isna().all():
+        return column.astype(float)
+    return column
 
 
 def _role(role: str | None) -> str | None:

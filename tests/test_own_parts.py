@@ -426,6 +426,10 @@ class Other(nn.Module):
             ["type"],
         ),
         (
+            MODULE.replace("    def f", "    fields = (Field('p', list, [1], 'P'),)\n    def f"),
+            ("'p'", "list", "tuple[int, ...]"),
+        ),
+        (
             MODULE.replace("    def f", "    fields = (Field('p', int, 1.5, 'P'),)\n    def f"),
             ["1.5", "int"],
         ),

@@ -216,7 +216,7 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     _seeds("pilot = 5, resolution = 0.01, max = 4", ["seeds.max = 4", "between pilot = 5"]),
     _seeds("pilot = 5, resolution = 0, max = 30", ["seeds.resolution = 0", "above 0"]),
     _seeds("pilot = 5, resolution = 'fine', max = 30", ["seeds.resolution = 'fine'", "number"]),
-    _seeds("pilot = 2, resolution = 1, max = 9000", ["4 cells × 9,000 seeds"], line=10),
+    _seeds("pilot = 2, resolution = 1, max = 90000", ["4 cells × 90,000 seeds"], line=10),
     _seeds("init = 8", ["seeds.data is missing", "batch order"]),
     _seeds("init = 1, data = 8", ["seeds.init = 1", "2"]),
     _seeds("init = 8, data = 1001", ["seeds.data = 1001", "1000"]),
@@ -224,7 +224,7 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     _seeds(
         "init = 8, data = 8, pilot = 5", ["seeds.pilot = 5", "cannot be split", "{ init, data }"]
     ),
-    _seeds("init = 90, data = 90", ["4 cells × 8,100 seeds"], line=10),
+    _seeds("init = 900, data = 90", ["4 cells × 81,000 seeds"], line=10),
     ("seeds = 2", 'seeds = 2\ndesign = "gird"', 4, ["'gird'", "'grid'", "one-factor"]),
     ("seeds = 2", 'seeds = 2\nwithin = ["n_layers"]', 4, ["'n_layers'", "'n_layer'"]),
     ("seeds = 2", 'seeds = 2\nwithin = ["n_layer", "topology"]', 4, ["nothing is left"]),
@@ -306,7 +306,7 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
         ("# depth", f"\n[tune]\n{keys}", line, words)
         for keys, line, words in [
             ("lr = [1e-4, 1e-2]\nper = 'cell'", 16, ["tune.points is missing", "log scale"]),
-            ("lr = [1e-4, 1e-2]\npoints = 5", 16, ["tune.per is missing", "share a rate"]),
+            ("lr = [1e-4, 1e-2]\npoints = 5", 16, ["tune.per is missing", "cells share"]),
             (
                 "lr = [1e-4, 1e-2]\npoint = 5\nper = 'cell'",
                 18,

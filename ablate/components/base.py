@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, get_origin
 
 from ablate.errors import AblateError
 
@@ -64,6 +64,14 @@ class Field:
             raise AblateError(
                 f"field {self.name!r}: type = {self.type!r}: give the type itself, such as float"
             )
+        of_several = tuple in (self.type, get_origin(self.type))
+        if self.type not in (int, float, str, bool, type(None)) and not of_several:
+            raise AblateError(
+                f"field {self.name!r}: type = {self.type!r:.80}: give int, float, str, bool, or a"
+                " tuple of these, such as tuple[int, ...]"
+            )
+        if of_several and not isinstance(self.default, tuple):
+            raise AblateError(f"field {self.name!r}: default = {self.default!r:.80} is no tuple")
         if self.type in (int, float, str):
             fits = isinstance(self.default, (float, int) if self.type is float else self.type)
             if not fits or isinstance(self.default, bool):

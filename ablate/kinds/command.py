@@ -8,15 +8,16 @@ from typing import Any
 
 from ablate.kinds import SEEDS, Context, Fields, Job, Run
 from ablate.kinds.free import FreeFields
-from ablate.study.command import REVISION
+from ablate.study.command import OWN, REVISION
 
 
 class Command(FreeFields):
     """Runs of a command line.
 
-    The fields are those of the study, whatever their names, and three more: `command`, the words of
-    the command line with their placeholders, as JSON; `code`, the version of its code; and for a
-    study of git revisions `revision`, which is no part of the identity, because `code` is.
+    The fields are those of the study, whatever their names, and up to four more: `command`, the
+    words of the command line with their placeholders, as JSON; `code`, the version of its code;
+    `reads`, the keys `pattern` and `metrics` of [command], as JSON, where either is given; and for
+    a study of git revisions `revision`, which is no part of the identity, because `code` is.
     """
 
     name = "command"
@@ -45,7 +46,7 @@ def values_of(run: Run, out: str, checkpoints: str) -> dict[str, Any]:
         out: Its folder.
         checkpoints: Its folder of checkpoints.
     """
-    own = {name: value for name, value in run.fields.items() if name not in ("command", "code")}
+    own = {name: value for name, value in run.fields.items() if name not in OWN}
     split = {name: run.seed if own.pop(name, None) is None else run.fields[name] for name in SEEDS}
     given = {"seed": run.seed, "out": out, "checkpoints": checkpoints}
     return {**own, **given, **split, "fields": json.dumps(own | {"seed": run.seed})}

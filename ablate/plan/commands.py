@@ -54,6 +54,9 @@ class CommandResolver:
             fields |= dict.fromkeys(SEEDS)
         fields["command"] = json.dumps(self.command.words)
         fields["code"] = self._code(str(fields.get(REVISION, "")), chosen)
+        reads = {"pattern": self.command.patterns, "metrics": self.command.metrics}
+        if any(reads.values()):  # other numbers are read from the same output
+            fields["reads"] = json.dumps(reads)
         run = Run("command", kind("command").check(fields))
         self._run = self._run or run
         return Resolved(run)

@@ -26,7 +26,7 @@ GIVEN = {  # placeholders that are no fields
     "checkpoints": "a folder of the run that is kept until it has ended",
     "fields": "all fields as JSON",
 }
-OWN = ("command", "code")  # fields that every run of a command has
+OWN = ("command", "code", "reads")  # fields of the runs of a command
 REVISION = "revision"  # the field that names a git revision
 _UNITS = {"": 1.0, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d|)")

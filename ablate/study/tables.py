@@ -89,14 +89,14 @@ class TuneTable(_Table):
     points: int = Field(
         ge=3,
         le=MOST_POINTS,
-        description="learning rates from the lowest to the highest, on a log scale",
+        description="values to try, from the lowest to the highest, on a log scale",
     )
     seeds: int = Field(
-        3, ge=1, le=1000, description="runs at each learning rate, on seeds that are not compared"
+        3, ge=1, le=1000, description="runs at each value, on seeds that are not compared"
     )
     per: str | list[str] = Field(
         description=(
-            'which cells share a rate, tuned on the first of them: factors, such as ["topology"],'
+            'which cells share a value, tuned on the first of them: factors, such as ["topology"],'
             ' "cell" or "study"'
         )
     )
@@ -185,13 +185,24 @@ def validated(
         if first["type"] == "value_error":
             message = message.removeprefix("value error, ")
         if first["type"] == "missing":
-            meaning = (
-                f": {field.description}" if field and field.description else ", or an entry of it"
-            )
-            raise AblateError(f"{source.where(*table_path)}: {key} is missing{meaning}") from None
+            lacking = [_meant(model, one) for one in error.errors() if one["type"] == "missing"]
+            raise AblateError(
+                f"{source.where(*table_path)}: "
+                + "; ".join(
+                    f"{'.'.join(map(str, (*table_path, *keys)))} is missing{meaning}"
+                    for keys, meaning in lacking
+                )
+            ) from None
         raise AblateError(
             f"{source.where(*table_path, *path)}: {key} = {written(first['input']):.80}: {message}"
         ) from None
+
+
+def _meant(model: type[Model], error: Any) -> tuple[list[str], str]:
+    """The keys that pydantic misses in a table, and what they mean."""
+    keys = [part for part in error["loc"] if isinstance(part, str) and part not in UNIONS]
+    field = model.model_fields.get(keys[-1]) if keys else None
+    return keys, f": {field.description}" if field and field.description else ", or an entry of it"
 
 
 def table_of(
