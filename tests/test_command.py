@@ -213,8 +213,24 @@ def test_code_in_git_is_known_by_the_content_of_tracked_files(tmp_path: Path) ->
     versions = {cell.levels["revision"]: cell.run.fields["code"] for cell in both.cells}
     assert versions["main"] == changed.cells[0].run.fields["code"]
     assert versions["main~2"] == made.cells[0].run.fields["code"]
+    assert "in no revision" not in " ".join(both.about)
+    (tmp_path / "lib" / "part.py").write_text("a = 3\n")
+    both = study(tmp_path, factors='norm = [1, 2]\nrevision = ["main", "main~2"]', run=RUN)
+    assert "uncommitted changes in lib/part.py are in no revision" in " ".join(both.about)
     with pytest.raises(AblateError, match="no such branch"):
         study(tmp_path, factors='norm = [1, 2]\nrevision = ["main", "mian"]')
+
+
+def test_runs_whose_numbers_are_read_in_another_way_are_others(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    ways = (
+        "",
+        "pattern = 'loss (?P<loss>.*)'",
+        "pattern = 'loss=(?P<loss>.*)'",
+        "metrics = 'a.csv'",
+    )
+    found = [keys(study(tmp_path, command=way)) for way in ways]
+    assert len(set().union(*found)) == sum(map(len, found))
 
 
 def test_a_file_has_the_hash_that_git_gives_it(tmp_path: Path) -> None:

@@ -85,6 +85,13 @@ class CommandResolver:
         lines = [f"Command, in {self.command.folder}: {' '.join(words)}"]
         for revision, taken in self._taken.items():
             lines += _about_code(revision, taken)
+        if all(self._taken) and self._entries:  # only revisions
+            left_out = snapshot.take(self.command.folder, self._entries).changed
+            if left_out:
+                lines.append(
+                    f"Warning: uncommitted changes in {listed(left_out, most=5)} are in no revision:"
+                    " no run is made with them"
+                )
         if not self._entries:
             lines.append(
                 "Warning: no code is part of a run's identity, since the command line names no file"
