@@ -89,8 +89,8 @@ class CommandResolver:
             left_out = snapshot.take(self.command.folder, self._entries).changed
             if left_out:
                 lines.append(
-                    f"Warning: uncommitted changes in {listed(left_out, most=5)} are in no revision:"
-                    " no run is made with them"
+                    f"Warning: uncommitted changes in {listed(left_out, most=5)} are in no"
+                    " revision: no run is made with them"
                 )
         if not self._entries:
             lines.append(
