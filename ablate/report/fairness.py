@@ -160,10 +160,10 @@ def _untuned(data: ReportData) -> str:
     if field in (data.settings.get("factors") or {}):
         return f"Not tuned: the learning rate{on} is a factor of the study."
     if len(rates) == 1:
-        return (
-            f"Not tuned: every run has learning rate {rates[0]:.3g}{on}, which is a disadvantage"
-            " for arms that need another one."
-        )
+        every = f"every run has learning rate {rates[0]:.3g}{on}"
+        if data.compared[field].isna().any():  # learners that are fitted to features have none
+            every = f"the learning rate{on} is {rates[0]:.3g} in every run that has one"
+        return f"Not tuned: {every}, which is a disadvantage for arms that need another one."
     return "Not tuned: learning rates are those of the study file."
 
 
