@@ -70,6 +70,7 @@ tokenizer = "byte"
 topology = ["serial", "parallel", "outer-skip", "double-skip"]
 norm = ["pre", "post", "peri", "none"]
 """
+CELLS = 16  # of STUDY
 
 
 class Fleet:
@@ -143,9 +144,6 @@ def write(path: Path, run: Run, fate: str, pack: int) -> None:
                        peak_bytes=1 << 30, time=time.time())  # fmt: skip
 
 
-CELLS = 16  # of STUDY
-
-
 def measure(runs: int, devices: int, folder: Path) -> dict[str, float]:
     """Run a study of so many runs in this process; return seconds, bytes and rates."""
     file, database = folder / "fleet.toml", folder / "fleet.db"
@@ -169,7 +167,7 @@ def measure(runs: int, devices: int, folder: Path) -> dict[str, float]:
 
 
 def train(made: Any, db: Database, fleet: Fleet, console: Console) -> None:
-    """Call `run` until no run is left to repeat: a failed one gets one attempt a call."""
+    """Run the study to its end: a run that fails gets one attempt."""
     outcome = run_study(made, db, fleet, console=console)
     assert set(outcome.counts) <= {"complete", "failed"}, outcome.counts
 

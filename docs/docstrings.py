@@ -1,6 +1,6 @@
 """How docstrings are read for the reference: an extension of griffe, see mkdocs.yml.
 
-What stands beside the fields of a class, `n: int  # pairs that count`, describes them, and lines
+The comment beside a field of a class, such as `n: int  # pairs that count`, describes it, and lines
 that begin with ">>>" are examples.
 """
 

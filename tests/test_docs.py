@@ -131,23 +131,13 @@ def test_links_and_files_are_there(path: Path) -> None:
         assert any((at / name).exists() for at in (ROOT, ROOT / "ablate")), name
 
 
-# Commands as a user gives them, but in one process, which imports torch and pandas once.
 IN_TURN = """
-import contextlib, io, json, sys
+import json, sys
 from ablate import figures
-from ablate.cli import main
+from in_turn import said
 from report_study import save_svg
 
 figures.save = lambda figure, stem, *_: save_svg(figure, stem)
-
-def said(command):
-    sys.argv, out = ["ablate", *command], io.StringIO()
-    with contextlib.redirect_stdout(out):
-        try:
-            main()
-        except SystemExit as end:
-            assert not end.code, (command, end.code, out.getvalue())
-    return out.getvalue()
 
 *commands, shape = map(json.loads, sys.stdin)
 told = [said(command) for command in commands]

@@ -30,6 +30,7 @@ from ablate.plan.price import price
 from ablate.study import load
 from ablate.text import tasks
 from ablate.train.finetune import Finetuning
+from ablate.train.on_task import Parts
 from ablate.train.step import Step
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -203,7 +204,7 @@ def finetuned(of: RunConfig, **changes: Any) -> tuple[Finetuning, Events]:
     events = Events()
     run = Run("finetune", of.model_dump(mode="json", exclude={"seed"}), of.seed)
     job = Job((run,), Evaluation(points=2), **changes)
-    training = Finetuning(step, passages(), None, job, Context("cpu", [events]), 0.0)
+    training = Finetuning(Parts(step, passages(), None), job, Context("cpu", [events]), 0.0)
     training.run()
     return training, events
 

@@ -82,21 +82,12 @@ def test_the_examples_run_as_shown(tmp_path: Path) -> None:
     check_tutorial(tmp_path, environment)
 
 
-# Commands as a user gives them, but in one process, which imports torch and pandas once.
 IN_TURN = """
 import contextlib, io, json, sys
-from ablate.cli import main
+from in_turn import said
 
 commands, code = json.load(sys.stdin)
-told = []
-for command in commands:
-    sys.argv, out = ["ablate", *command], io.StringIO()
-    with contextlib.redirect_stdout(out):
-        try:
-            main()
-        except SystemExit as end:
-            assert not end.code, (command, end.code, out.getvalue())
-    told.append(out.getvalue())
+told = list(map(said, commands))
 with contextlib.redirect_stdout(io.StringIO()):
     exec(code, names := {})
 assert len(names["runs"]) == 15
@@ -112,7 +103,7 @@ def check_tutorial(folder: Path, environment: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", IN_TURN],
         cwd=folder,
-        env=environment,
+        env=environment | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
         capture_output=True,
         text=True,
         input=json.dumps([[command for command, _ in commands], code[1]]),

@@ -36,7 +36,7 @@ class Live:
 
     Attributes:
         shown: title, question (of the study), parts (section → HTML), error (a line, or ""), ended
-            (whether the run that the board stands beside is over).
+            (whether the `ablate run` that serves the board is over).
         body: The same as JSON.
         tag: Changes with it.
     """

@@ -63,11 +63,10 @@ def seeds(
                 linewidth=0.8,
             )
             filled = part["seed"].isin(lower)
-            each = [part[filled], part[~filled]]
-            if len(whole) <= TIPPED:
-                each = [part.iloc[[row]] for row in range(len(part))]
-            for runs in each:
-                shade = style.color(index) if set(runs["seed"]) <= lower else "none"
+            tipped = len(whole) <= TIPPED
+            by = part.index if tipped else filled
+            for _, runs in part.groupby(by, sort=False):
+                shade = style.color(index) if filled[runs.index[0]] else "none"
                 marks = ax.plot(
                     column + runs["seed"].map(place),
                     runs[y],
@@ -76,9 +75,9 @@ def seeds(
                     markerfacecolor=shade,
                     markersize=4,
                 )
-                for seed, value in zip(runs["seed"], runs[y], strict=True):
-                    if len(whole) <= TIPPED:
-                        style.tip(marks[0], f"{name}, seed {seed}: {value:.4g}")
+                if tipped:
+                    seed, value = runs["seed"].iloc[0], runs[y].iloc[0]
+                    style.tip(marks[0], f"{name}, seed {seed}: {value:.4g}")
         style.fit(ax, whole.loc[whole[hue].isin(means.index[near]), y].to_numpy(float))
         ax.set_xticks(range(len(arms)), names)
         if len(arms) > 3:

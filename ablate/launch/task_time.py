@@ -47,7 +47,7 @@ def measure(plan: Plan, cell: Cell, device: Device, size: Size) -> TaskTime:
     tokens = text.load(cell.config, plan.sources)
     begun = time.perf_counter()
     parts = ready(job, context, tokens, load=False)
-    made = on_task(cell.config)(*parts, job, context, begun)
+    made = on_task(cell.config)(parts, job, context, begun)
     setup = time.perf_counter() - begun
     pretraining = 0.0
     if made.evaluator:  # the set-up has evaluated once, too

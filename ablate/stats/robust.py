@@ -40,8 +40,8 @@ def hodges_lehmann(differences: Values, *, confidence: float = 0.95) -> HodgesLe
 
     The interval's ends are Walsh averages, picked by the null distribution of Wilcoxon's
     signed-rank sum (Tukey 1949). Its confidence is one of few possible values, the lowest that
-    suffices. Below six pairs none suffices for 95%: lo, hi and confidence are NaN, as they are
-    where differences are equal but not zero.
+    suffices; above `ranks.EXACT` pairs the sum is taken as normal. Below six pairs none suffices
+    for 95%: lo, hi and confidence are NaN, as they are where differences are equal but not zero.
 
     Args:
         differences: [n], one a seed; a value that is not finite is a lost pair.

@@ -14,7 +14,6 @@ from torch.nn.functional import cross_entropy
 
 from ablate import draws, sizes
 from ablate.config import RunConfig
-from ablate.data.passages import Passages
 from ablate.data.tasks import scores, task
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
@@ -23,7 +22,7 @@ from ablate.text import Tokens
 from ablate.train import weights
 from ablate.train.evaluate import Evaluator
 from ablate.train.learning import Learning
-from ablate.train.on_task import OnTask
+from ablate.train.on_task import OnTask, Parts
 from ablate.train.step import Step, ruined
 
 POINTS = 200  # most points of the loss over training
@@ -53,7 +52,7 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
         seconds = time.perf_counter() - begun
         with context.device_lock:  # the time until it is free is not the run's
             begun = time.perf_counter() - seconds
-            on_task(job.runs[0].config)(*parts, job, context, begun).run()
+            on_task(job.runs[0].config)(parts, job, context, begun).run()
 
 
 def on_task(config: RunConfig) -> type[Finetuning | Learning]:
@@ -61,9 +60,7 @@ def on_task(config: RunConfig) -> type[Finetuning | Learning]:
     return Finetuning if config.part("method").by_steps else Learning
 
 
-def ready(
-    job: Job, context: Context, tokens: Tokens, *, load: bool = True
-) -> tuple[Step, Passages, Evaluator | None]:
+def ready(job: Job, context: Context, tokens: Tokens, *, load: bool = True) -> Parts:
     """Return the model of a run, the texts of its task, and what measures the pre-training's loss.
 
     Args:
@@ -86,7 +83,7 @@ def ready(
     evaluator = None
     if run.parent:
         evaluator = Evaluator(step, [config], _alone(job.evaluation), tokens, job.sources)
-    return step, task(config, tokens, job.sources), evaluator
+    return Parts(step, task(config, tokens, job.sources), evaluator)
 
 
 def _alone(evaluation: Evaluation) -> Evaluation:
@@ -118,16 +115,8 @@ def _load(model: nn.Module, path: Path | None, key: str) -> None:
 class Finetuning(OnTask):
     """The training of one run on its task."""
 
-    def __init__(
-        self,
-        step: Step,
-        passages: Passages,
-        evaluator: Evaluator | None,
-        job: Job,
-        context: Context,
-        begun: float,
-    ):
-        super().__init__(step, passages, evaluator, job, context, begun)
+    def __init__(self, parts: Parts, job: Job, context: Context, begun: float):
+        super().__init__(parts, job, context, begun)
         config = self.config
         self.model.train()
         self.steps: int = config.finetune_steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,13 +19,25 @@ from ablate.train.evaluate import Evaluator
 from ablate.train.step import Step
 
 
+class Parts(NamedTuple):
+    """What a run on a task begins with.
+
+    Attributes:
+        step: The model, without the weights of a step that are not needed.
+        passages: The texts of the task.
+        evaluator: Of the pre-training's loss; None from random weights.
+    """
+
+    step: Step
+    passages: Passages
+    evaluator: Evaluator | None
+
+
 class OnTask:
     """What all methods have in common; `model` is the model with its classifier.
 
     Args:
-        step: The model, without the weights of a step that are not needed.
-        passages: The texts of the task.
-        evaluator: Of the pre-training's loss; None from random weights.
+        parts: Its model, texts and evaluator.
         job: The run.
         context: Device, events, and when to stop.
         begun: When the run began, by `time.perf_counter`.
@@ -35,19 +48,12 @@ class OnTask:
         before: The pre-trained model's loss on its own held-out text; None from random weights.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        passages: Passages,
-        evaluator: Evaluator | None,
-        job: Job,
-        context: Context,
-        begun: float,
-    ):
+    def __init__(self, parts: Parts, job: Job, context: Context, begun: float):
         self.of, self.evaluation = job.runs[0], job.evaluation
         config = self.of.config
         self.begun = begun
-        self.step, self.passages, self.evaluator = step, passages, evaluator
+        self.step, self.passages, self.evaluator = parts
+        step, passages = parts.step, parts.passages
         self.config, self.context, (self.emit,) = config, context, context.emit
         validation = np.zeros_like(passages.fitted)
         if passages.validation is not None:
