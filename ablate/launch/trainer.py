@@ -82,6 +82,11 @@ class TorchTrainer:
 
 
 def device_name(device: str) -> str:
+    """Return the maker's name of a device, as attempts record it.
+
+    Args:
+        device: Torch's name of it, such as "cuda:0".
+    """
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
     return platform.processor() or platform.machine()

@@ -158,7 +158,7 @@ def _doubts(name: str, texts: LabelledTexts | WordList) -> Iterator[str]:
         if n := texts.n_contradictory:
             yield (
                 f"Warning: task {name}: {n:,} text{'s have' if n > 1 else ' has'} more than one"
-                " label, which no model can tell apart"
+                " label; no model can predict all their labels"
             )
     if few := few_held_out(tested, what):
         yield f"Warning: task {name}: {few}"
