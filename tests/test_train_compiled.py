@@ -14,6 +14,7 @@ from scipy import stats
 from torch import Tensor
 from train_helpers import Events, config, run, text
 
+from ablate.components import factor
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
@@ -279,6 +280,28 @@ VARIANTS: list[dict[str, Any]] = [
     {"document_mask": "attention", "position": "none", "score": "additive"},
     LEARNED_BIAS | {"document_mask": "attention"},
 ]
+ENCODER_DECODERS: list[dict[str, Any]] = [
+    {"architecture": "encoder-decoder", "objective": "span", "mean_span": 2},
+    *(
+        {"architecture": "encoder-decoder", "objective": "denoise", "corruption": name}
+        for name in factor("corruption").names
+    ),
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS + ENCODER_DECODERS, ids=str)
+def test_a_step_makes_no_tensor_of_numbers_of_the_host(
+    variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CUDA graph that is captured cannot copy from the host's memory."""
+    step = Step([config(**variant, seed=seed) for seed in range(2)], text(), "cpu", 2)
+
+    def refuse(*of: object, **named: object) -> None:
+        raise AssertionError(f"a copy of {of}")
+
+    for name in ("tensor", "as_tensor", "from_numpy"):
+        monkeypatch.setattr(torch, name, refuse)
+    step.step()
 
 
 def cuda(test: Any) -> Any:
@@ -288,7 +311,7 @@ def cuda(test: Any) -> Any:
 
 
 @cuda
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("variant", VARIANTS + ENCODER_DECODERS, ids=str)
 @pytest.mark.parametrize("pack", [1, 3])
 def test_a_step_does_not_wait_for_the_device(variant: dict[str, Any], pack: int) -> None:
     step = Step([config(**variant, seed=seed) for seed in range(pack)], text(), "cuda", 2)

@@ -276,8 +276,9 @@ def infilled(
     length = texts.shape[-1]
     index = torch.arange(length, device=texts.device)
     n = (ratios * length).round().clamp(1, length // 2).long()[:, None, None]
-    table = torch.tensor(poisson_shares(mean), device=texts.device)
-    drawn = torch.searchsorted(table, uniforms[..., 0].contiguous())
+    # filled on the device: a CUDA graph that is captured cannot copy from the host
+    shares = [torch.full((), share, device=texts.device) for share in poisson_shares(mean)]
+    drawn = torch.searchsorted(torch.stack(shares), uniforms[..., 0].contiguous())
     # spans are taken until their lengths sum to n, and at most n of them
     until = drawn.cumsum(-1).clamp(max=n)
     lengths = torch.where(index < n, torch.diff(until, prepend=torch.zeros_like(until[..., :1])), 0)

@@ -266,6 +266,7 @@ def capture(step: Step) -> None:
             for _ in range(3):  # compiles, and lets libraries choose and allocate what they need
                 step.step()
         current.wait_stream(side)
+        gc.collect()  # to free another graph while this one is recorded would spoil it
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             step.step()
