@@ -18,8 +18,10 @@ from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
+
 import ablate
-from ablate import formats, report, store
+from ablate import formats, report, stats, store
 from ablate.analysis import records
 from ablate.analysis.collection import Findings
 from ablate.store.names import studies
@@ -148,6 +150,66 @@ def probes() -> str:
     )
 
 
+def per_seed(study: str, name: str, at: float = 0.0) -> dict[str, list[float]]:
+    """Return the values of a final metric: cell → one a seed, in their order."""
+    values: dict[str, list[float]] = {}
+    with sqlite3.connect(f"file:{DATABASE}?mode=ro", uri=True) as db:
+        for cell, value in db.execute(
+            "SELECT cell, value FROM runs JOIN final ON final.run_id = runs.run"
+            " WHERE study = ? AND role = 'compare' AND name = ? AND at = ? ORDER BY seed",
+            (study, name, at),
+        ):
+            values.setdefault(cell.partition("=")[2], []).append(value)
+    return values
+
+
+def steps() -> str:
+    """Return the errors of each step from RNN to transformer, and its effect on the one before."""
+    study = "rnn-to-transformer"
+    arms = [one.level for one in findings(study).of(records.Contrast)]
+    arms.insert(0, findings(study).of(records.Contrast)[0].baseline_level)
+    errors = {beam: per_seed(study, "error_rate", beam) for beam in (1.0, 4.0)}
+    exact = per_seed(study, "exact_match", 4.0)
+    rates = np.array([errors[1.0][arm] for arm in arms])
+    effects_ = stats.family(np.diff(rates, axis=0).T)
+    grows = {one.arm: one for one in findings(study).of(records.LengthError)}
+    rows = []
+    for arm, step in zip(arms, (None, *effects_), strict=True):
+        told = "–" if step is None else f"{signed(step.mean, step.lo, step.hi)}"
+        if step is not None and not step.p_holm < 0.05:
+            told += ", inconclusive"
+        means = [np.mean(of[arm]) for of in (errors[1.0], errors[4.0], exact)]
+        long = grows[arm]
+        rows.append(
+            (
+                arm,
+                f"{means[0]:.4f}",
+                told,
+                f"{means[1]:.4f}",
+                f"{means[2]:.3f}",
+                signed(long.mean, long.lo, long.hi, ".3f"),
+            )
+        )
+    columns = ["architecture", "error, greedy", "against the row above", "beam 4", "exact, beam 4"]
+    return table([*columns, "longest − shortest words"], rows)
+
+
+def mae() -> str:
+    """Return the effect and the reconstruction errors of every ratio of hidden patches."""
+    ratios = (0.25, 0.5, 0.75, 0.9)
+    errors = {ratio: per_seed("mae", "reconstruction_loss", ratio) for ratio in ratios}
+    found = findings("mae").of(records.Contrast)
+    told = {found[0].baseline_level: f"{np.mean([p.baseline_value for p in found[0].pairs]):.4f}"}
+    told |= {one.level: effect(one) for one in found}
+    return table(
+        ["trained at", "accuracy", *(f"error at {ratio:g}" for ratio in ratios)],
+        [
+            (level, told[level], *(f"{np.mean(errors[ratio][level]):.3f}" for ratio in ratios))
+            for level in sorted(told, key=float)
+        ],
+    )
+
+
 def cost() -> str:
     """Return runs, tokens and device time of every study."""
     rows = []
@@ -190,6 +252,8 @@ TABLES: dict[str, Callable[[], str]] = {
         name="trained at",
     ),
     "probes": probes,
+    "steps": steps,
+    "mae": mae,
     "cost": cost,
 }
 PART = re.compile(r"<!-- table: ([\w-]+) -->.*?<!-- end -->", re.DOTALL)
