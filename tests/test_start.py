@@ -17,7 +17,7 @@ import scipy.stats
 import torch
 from cli_helpers import Run as Cli
 from finetune_study import table, texts, train
-from test_folders import made
+from test_folders import BOTH, made, own
 
 import ablate as library
 from ablate import report, results, store, text
@@ -183,8 +183,8 @@ def test_swapped_blocks_shuffled_heads_and_pruned_ones_are_those_of_the_given_mo
             whole.transformer.blocks = blocks
         elif name == "prune_heads":
             with (
-                prune.without(whole, prune.Part("decoder", 1, 2)),
-                prune.without(whole, prune.Part("decoder", 2, 0)),
+                prune.without(whole, prune.Part("decoder", 1, "self", 2)),
+                prune.without(whole, prune.Part("decoder", 2, "self", 0)),
             ):
                 expected = logits(whole.transformer, tokens())
         else:
@@ -363,9 +363,23 @@ n_ctx = 20"""
         )
 
 
+def test_the_folder_of_a_saved_run_with_two_stacks_is_a_start(folder: Path) -> None:
+    levels = {"architecture": "encoder-decoder", "tokenizer": "byte", "n_ctx": 16}
+    saved = own(**levels, **BOTH["BART"], n_vocab=258)
+    hugging_face.save(saved, folder / "saved")
+    made = planned(folder, "tokens = [0, 800]", given="saved", base="", metric="loss")
+    (model, config), _ = models(made).values()
+    assert (config.objective, config.n_vocab) == ("denoise", 258)
+    with torch.inference_mode():
+        target, source = tokens(258)[:, :16], tokens(256)[:, :16]
+        found = model(target[None], None, source[None])[0]
+        expected = saved(target, source)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
 def test_a_folder_of_an_encoder_decoder_is_refused_with_what_to_give(folder: Path) -> None:
     made("t5", vocab_size=260).save_pretrained(folder / "t5")
-    with pytest.raises(AblateError, match="give the file of weights of a run"):
+    with pytest.raises(AblateError, match="give the folder of a saved run"):
         planned(folder, given="t5")
 
 
