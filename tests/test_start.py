@@ -363,6 +363,22 @@ n_ctx = 20"""
         )
 
 
+@pytest.mark.parametrize("fault", ["another shape", "cut"])
+def test_weights_that_do_not_fit_are_refused_by_the_plan(fault: str, folder: Path) -> None:
+    made("gpt2", vocab_size=260).save_pretrained(folder / fault)
+    if fault == "cut":
+        file = folder / fault / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-100])
+    else:
+        file = folder / fault / "config.json"
+        file.write_text(file.read_text().replace('"n_embd": 32', '"n_embd": 64'))
+    said = (
+        "not fully covered" if fault == "cut" else r"c_attn.bias has the shape \[96\], not \[192\]"
+    )
+    with pytest.raises(AblateError, match=rf"line \d+: .*{said}"):
+        planned(folder, given=fault)
+
+
 def test_the_folder_of_a_saved_run_with_two_stacks_is_a_start(folder: Path) -> None:
     levels = {"architecture": "encoder-decoder", "tokenizer": "byte", "n_ctx": 16}
     saved = own(**levels, **BOTH["BART"], n_vocab=258)

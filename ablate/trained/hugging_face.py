@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from ablate.config import RunConfig
@@ -140,12 +141,14 @@ def described(folder: Path) -> tuple[Run, Special]:
     """Return the run that the model in a folder stands for, and the tokens that the folder names.
 
     Raises:
-        AblateError: As `load`, but the weights are not read.
+        AblateError: As `load`, but of the weights only the shapes are read.
     """
     of = _architecture(folder)
     made = getattr(library(), of.model)
     with _readable(folder):
         theirs = made.config_class.from_pretrained(folder, local_files_only=True)
+        unlike = _unlike(folder, made, theirs)
+    _check_weights(folder, {"mismatched_keys": unlike, "missing_keys": ()})
     text = _text(folder, theirs)
     return _run(of, theirs, folder, text), text.special
 
@@ -164,6 +167,29 @@ def _token(theirs: Any, name: str) -> int | None:
     found = getattr(theirs, name, None)
     token: int | None = found[0] if isinstance(found, list) else found
     return token
+
+
+def _unlike(folder: Path, made: Any, theirs: Any) -> list[tuple[str, list[int], list[int]]]:
+    """Return the weights in the files of a folder whose shapes are not those of its model.
+
+    Args:
+        folder: The folder.
+        made: Class of the model.
+        theirs: Its configuration.
+    """
+    with torch.device("meta"):
+        model = made(theirs)
+    shapes = {name: list(one.shape) for name, one in model.state_dict().items()}
+    found = []
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118 (it is no dict)
+                # a model without its head has names without what they begin with in the whole one
+                whole = name if name in shapes else f"{made.base_model_prefix}.{name}"
+                shape = list(file.get_slice(name).get_shape())
+                if shape != shapes.get(whole, shape):
+                    found.append((name, shape, shapes[whole]))
+    return found
 
 
 def _check_weights(folder: Path, info: dict[str, Any]) -> None:
