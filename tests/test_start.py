@@ -410,6 +410,21 @@ def test_arms_that_draw_by_the_seed_are_not_exact(folder: Path, tmp_path: Path) 
     assert not any(one.exact for one in (*data.findings.of(Best), *data.findings.of(Contrast)))
 
 
+def test_heads_that_are_all_shuffled_are_drawn_and_heads_that_are_all_left_out_are_not(
+    folder: Path, tmp_path: Path
+) -> None:
+    for factor, exact in (
+        ("shuffle_heads", {"shuffle_heads=0"}),
+        ("prune_share", {"prune_share=0", "prune_share=1"}),
+    ):
+        made = planned(folder, f"{factor} = [0, 1]", name=factor)
+        assert {cell.label for cell in made.cells if not cell.seeded} == exact
+        outcome, said = train(made, tmp_path / "ablate.db")
+        assert outcome.exit_code == 0, said
+        with store.open(str(tmp_path / "ablate.db")) as opened:
+            assert report.gather(opened, factor).exact == exact
+
+
 def test_one_run_of_a_changed_model_is_not_taken_for_exact(folder: Path, tmp_path: Path) -> None:
     """The parameters of its positions are drawn by the seed."""
     made = planned(folder, 'position = ["learned", "rotary"]', seeds=1, name="moved")
