@@ -127,6 +127,16 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
     ({"mask_ratio": 0.3}, {}, "mask_ratio .*objective = 'masked'"),
     ({"norm": "none", "norm_kind": "rmsnorm"}, {}, "norm_kind .*norm = 'pre'"),
     (
+        SPAN | {"architecture": "rnn-seq2seq", "mixer": "attention"},
+        {},
+        r"line \d+: mixer = 'attention' .*architecture = 'rnn-seq2seq' implies mixer = 'rnn'",
+    ),
+    (
+        SPAN | {"architecture": "rnn-seq2seq"},
+        {"factors": 'mixer = ["attention", "rnn-attention"]'},
+        r"line \d+: mixer = 'attention' has no effect",
+    ),
+    (
         {},
         {"factors": f"z_loss = [0, 1e-4]\n{RATIOS}"},
         "level '0.15' of mask_ratio occurs in no cell: it needs objective = 'masked' or",

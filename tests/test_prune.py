@@ -173,25 +173,55 @@ def test_an_encoder_decoder_has_three_kinds_of_heads() -> None:
     }
     model = own(**fields)
     got = worth(prune(model, "heads", tokens=BUDGET))
-    assert {(part.where, part.layer) for part in got} == {
-        ("encoder", 0),
-        *((where, layer) for where in ("decoder", "cross") for layer in (0, 1)),
+    assert {(part.stack, part.attention, part.layer) for part in got} == {
+        ("encoder", "self", 0),
+        *(("decoder", kind, layer) for kind in ("self", "cross") for layer in (0, 1)),
     }
     loss = prune(model, "heads", tokens=BUDGET).loss
-    for part in (Part("encoder", 0, 1), Part("cross", 1, 2), Part("decoder", 0, 3)):
+    for part in (
+        Part("encoder", 0, "self", 1),
+        Part("decoder", 1, "cross", 2),
+        Part("decoder", 0, "self", 3),
+    ):
         assert part.head is not None
         changed = own(**fields)
-        stack = changed.transformer.encoder if part.where == "encoder" else changed.transformer
+        stack = changed.transformer.encoder if part.stack == "encoder" else changed.transformer
         block = stack.blocks[part.layer]
-        attention = block.cross if part.where == "cross" else block.attention
+        attention = block.cross if part.attention == "cross" else block.attention
         with torch.no_grad():
             attention.output.weight[:, :, 4 * part.head : 4 * part.head + 4] = 0
         expected = prune(changed, "blocks", tokens=BUDGET).loss - loss
         assert got[part] == pytest.approx(expected, abs=2e-6)
     blocks = worth(prune(model, "blocks", tokens=BUDGET))
-    assert {(part.where, part.layer) for part in blocks} == {
+    assert {(part.stack, part.layer) for part in blocks} == {
         *(("encoder", 0), ("decoder", 0), ("decoder", 1))
     }
+
+
+def test_heads_of_an_rnn_are_those_of_its_attention() -> None:
+    """The state bottleneck has none."""
+    fields = {"objective": "denoise", "n_vocab": 258, "n_layer": 1}
+    for architecture, kinds in (
+        ("rnn-cross-attention", {("decoder", "cross")}),
+        ("rnn-self-attention", {("decoder", "self"), ("decoder", "cross")}),
+    ):
+        model = own(architecture=architecture, **fields)
+        found = prune(model, "heads", tokens=BUDGET)
+        assert {(one.part.stack, one.part.attention) for one in found.parts} == kinds
+        got = worth(found)
+        for stack, kind in kinds:
+            part = Part(stack, 0, kind, 3)
+            changed = own(architecture=architecture, **fields)
+            block = changed.transformer.blocks[0]
+            attention = block.cross if kind == "cross" else block.attention.over
+            with torch.no_grad():
+                attention.output.weight[:, :, 12:16] = 0
+            expected = prune(changed, "blocks", tokens=BUDGET).loss - found.loss
+            assert got[part] == pytest.approx(expected, abs=2e-6)
+    bottleneck = own(architecture="rnn-seq2seq", **fields)
+    with pytest.raises(AblateError, match=r"'rnn-seq2seq'.*no heads; use --blocks"):
+        prune(bottleneck, "heads", tokens=BUDGET)
+    assert len(prune(bottleneck, "blocks", tokens=BUDGET).parts) == 2
 
 
 # -- folders of transformers -----------------------------------------------------------------------
@@ -205,6 +235,8 @@ def folder(path: Path, kind: str) -> Any:
     from ablate.text.tokenizers import byte_level
 
     letters = {letter: value for value, letter in byte_level().items()}
+    if kind in ("t5", "bart"):
+        return encoder_decoder(path, kind)
     if kind == "gpt2":
         config = transformers.GPT2Config(
             vocab_size=260, n_embd=16, n_head=4, n_layer=2, n_positions=16
@@ -234,6 +266,121 @@ def folder(path: Path, kind: str) -> Any:
     return theirs
 
 
+SENTINELS = 20
+
+
+def encoder_decoder(path: Path, kind: str) -> Any:
+    """Save a T5 or BART that reads bytes behind three tokens: begin, end and what begins a target.
+
+    Behind the bytes stand the sentinels, of which the first one is the last, or the mask.
+    """
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    from ablate.text.tokenizers import byte_level
+
+    hidden = ["<mask>"] if kind == "bart" else [f"<extra_id_{n}>" for n in range(SENTINELS)][::-1]
+    letters = byte_level()
+    names = ["<s>", "</s>", "<pad>", *(letters[byte] for byte in range(256)), *hidden]
+    numbers = {"vocab_size": 290, "eos_token_id": 1, "decoder_start_token_id": 2, "pad_token_id": 2}
+    if kind == "t5":
+        sizes = {"d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 3}
+        config = transformers.T5Config(
+            **numbers, **sizes, num_heads=4, relative_attention_max_distance=64
+        )
+        theirs = transformers.T5ForConditionalGeneration(config).eval()
+    else:
+        config = transformers.BartConfig(
+            **numbers,
+            bos_token_id=0,
+            d_model=16,
+            max_position_embeddings=64,
+            encoder_layers=2,
+            decoder_layers=3,
+            **{f"{stack}_attention_heads": 4 for stack in ("encoder", "decoder")},
+            **{f"{stack}_ffn_dim": 24 for stack in ("encoder", "decoder")},
+        )
+        theirs = transformers.BartForConditionalGeneration(config).eval()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            gain = parameter.ndim == 1 and name.endswith("weight")
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3 + gain)
+    theirs.save_pretrained(path)
+    tokenizer = Tokenizer(models.BPE(vocab={name: n for n, name in enumerate(names)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.add_special_tokens([*names[:3], *hidden])
+    tokenizer.save(str(path / "tokenizer.json"))
+    return theirs
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_heads_of_a_folder_with_two_stacks_are_those_of_the_library(
+    kind: str, tmp_path: Path
+) -> None:
+    """The library makes inputs of the decoder, masks and losses from lists written by hand."""
+    from ablate.data.corrupt import Denoise, Span
+
+    theirs, length = folder(tmp_path, kind), 63 if kind == "t5" else 62
+    model, budget = load_model(tmp_path), 63 * 16
+    found = prune(model, "heads", corpus="austen", tokens=budget)
+    corpus = corpora.find("austen", Path())
+    of_bytes = text.of(corpus, tokenizers.describe("byte", corpus, Path()))
+    starts = held_out_starts(len(of_bytes.held_out), length, budget)
+    windows = gather(of_bytes.held_out, starts, length + 1)
+    # as a run of bytes corrupts them
+    special = 101 if kind == "t5" else 2
+    fields = {"architecture": "encoder-decoder", "objective": "span" if special > 2 else "denoise"}
+    config = RunConfig(**fields, n_ctx=length, n_vocab=256 + special, batch_tokens=length)
+    example = (Span if kind == "t5" else Denoise)([config], of_bytes, "cpu").test(windows)
+    assert example.source is not None and example.source_starts is not None
+    # of a run: what begins a target, then the first sentinel or the mask
+    tokens = {256 + special - 1: 2} | {byte: byte + 3 for byte in range(256)}
+    tokens[12] = 1  # a document ends with the folder's own token
+    for number in range(SENTINELS if kind == "t5" else 1):
+        tokens[256 + special - 2 - number] = 259 + (SENTINELS - 1 - number if kind == "t5" else 0)
+
+    def row(values: Tensor, keep: Tensor, ends: bool) -> list[int]:
+        inner = [tokens[int(one)] for one, kept in zip(values, keep, strict=True) if kept]
+        # the end of a T5's target stands for the last sentinel
+        inner = inner[:-1] if ends and kind == "t5" else inner
+        return [*([0] if kind == "bart" else []), *inner, 1]
+
+    rows = range(len(windows))
+    read = [row(example.source[0, n], example.source_starts[0, n] == 0, False) for n in rows]
+    labels = [row(example.targets[0, n], example.weights[0, n] > 0, True) for n in rows]
+
+    @torch.inference_mode()
+    def measured() -> np.ndarray:
+        return np.array(
+            [
+                float(theirs(input_ids=torch.tensor([a]), labels=torch.tensor([b])).loss)
+                for a, b in zip(read, labels, strict=True)
+            ]
+        )
+
+    whole = measured()
+    assert found.loss == pytest.approx(whole.mean(), abs=1e-5) and found.windows == len(whole)
+    got, inner = worth(found), 6 if kind == "t5" else 4
+    assert len(got) == 4 * (2 + 3 + 3)
+    for part in [*got][::3]:
+        assert part.head is not None
+        if kind == "t5":
+            layer = getattr(theirs, part.stack).block[part.layer].layer
+            cross = part.attention == "cross"
+            matrix = layer[1].EncDecAttention.o if cross else layer[0].SelfAttention.o
+        else:
+            layer = getattr(theirs.model, part.stack).layers[part.layer]
+            matrix = (layer.encoder_attn if part.attention == "cross" else layer.self_attn).out_proj
+        kept = matrix.weight.detach().clone()
+        with torch.no_grad():
+            matrix.weight[:, inner * part.head : inner * (part.head + 1)] = 0
+            expected = measured() - whole
+            matrix.weight.copy_(kept)
+        assert got[part] == pytest.approx(expected.mean(), abs=1e-5)
+    assert np.ptp(list(got.values())) > 0.01
+
+
 def test_heads_and_blocks_of_a_folder_are_those_of_the_library(tmp_path: Path) -> None:
     theirs, windows = folder(tmp_path, "gpt2"), read()
     model = load_model(tmp_path)
@@ -257,6 +404,39 @@ def test_heads_and_blocks_of_a_folder_are_those_of_the_library(tmp_path: Path) -
         )
         expected = losses(theirs(windows[:, :-1], use_cache=False).logits, windows[:, 1:]) - whole
         assert difference == pytest.approx(expected.mean(), abs=1e-5)
+
+
+SAVED: dict[str, dict[str, Any]] = {
+    "span": {"objective": "span", "n_vocab": 357, "norm_kind": "rmsnorm", "bias": "none"}
+    | {"position": "t5", "attention_scale": "none", "activation": "relu"},
+    "denoise": {"objective": "denoise", "n_vocab": 258},
+    "pairs": {"objective": "pairs", "corpus": "cmudict"},
+}
+
+
+@pytest.mark.parametrize("objective", SAVED)
+def test_a_saved_run_with_two_stacks_is_pruned_as_the_run(objective: str, tmp_path: Path) -> None:
+    """Its folder says which tokens the objective writes."""
+    pytest.importorskip("transformers")
+    from ablate.trained import hugging_face
+    from ablate.trained.sample import sample
+
+    corpus = SAVED[objective].get("corpus", "austen")
+    bart = {"norm": "post", "position": "learned", "embed_norm": "layernorm"}
+    levels = bart | {"tie_embeddings": "tied", "architecture": "encoder-decoder", "n_ctx": 64}
+    found = corpora.find(corpus, Path())
+    model = own(**levels | {"corpus_hash": found.hash} | SAVED[objective])
+    if objective == "span":
+        model = own(**{"architecture": "encoder-decoder", "n_ctx": 64} | SAVED[objective])
+    hugging_face.save(model, tmp_path / "saved")
+    again = load_model(tmp_path / "saved")
+    assert again.config.objective == objective
+    expected = prune(model, "blocks", tokens=64 * 8)
+    saved = prune(again, "blocks", corpus=corpus, tokens=64 * 8)
+    assert saved.loss == pytest.approx(expected.loss, abs=1e-5)
+    assert worth(saved) == pytest.approx(worth(expected), abs=1e-5)
+    given = "hello" if objective == "pairs" else "It is a [MASK] universally"
+    assert sample(again, given) == sample(model, given) != ""
 
 
 def test_a_masked_folder_hides_tokens_by_its_own_mask(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import scipy.stats
 import torch
 from cli_helpers import Run as Cli
 from finetune_study import table, texts, train
-from test_folders import made
+from test_folders import BOTH, made, own
 
 import ablate as library
 from ablate import report, results, store, text
@@ -183,8 +183,8 @@ def test_swapped_blocks_shuffled_heads_and_pruned_ones_are_those_of_the_given_mo
             whole.transformer.blocks = blocks
         elif name == "prune_heads":
             with (
-                prune.without(whole, prune.Part("decoder", 1, 2)),
-                prune.without(whole, prune.Part("decoder", 2, 0)),
+                prune.without(whole, prune.Part("decoder", 1, "self", 2)),
+                prune.without(whole, prune.Part("decoder", 2, "self", 0)),
             ):
                 expected = logits(whole.transformer, tokens())
         else:
@@ -363,9 +363,39 @@ n_ctx = 20"""
         )
 
 
+@pytest.mark.parametrize("fault", ["another shape", "cut"])
+def test_weights_that_do_not_fit_are_refused_by_the_plan(fault: str, folder: Path) -> None:
+    made("gpt2", vocab_size=260).save_pretrained(folder / fault)
+    if fault == "cut":
+        file = folder / fault / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-100])
+    else:
+        file = folder / fault / "config.json"
+        file.write_text(file.read_text().replace('"n_embd": 32', '"n_embd": 64'))
+    said = (
+        "not fully covered" if fault == "cut" else r"c_attn.bias has the shape \[96\], not \[192\]"
+    )
+    with pytest.raises(AblateError, match=rf"line \d+: .*{said}"):
+        planned(folder, given=fault)
+
+
+def test_the_folder_of_a_saved_run_with_two_stacks_is_a_start(folder: Path) -> None:
+    levels = {"architecture": "encoder-decoder", "tokenizer": "byte", "n_ctx": 16}
+    saved = own(**levels, **BOTH["BART"], n_vocab=258)
+    hugging_face.save(saved, folder / "saved")
+    made = planned(folder, "tokens = [0, 800]", given="saved", base="", metric="loss")
+    (model, config), _ = models(made).values()
+    assert (config.objective, config.n_vocab) == ("denoise", 258)
+    with torch.inference_mode():
+        target, source = tokens(258)[:, :16], tokens(256)[:, :16]
+        found = model(target[None], None, source[None])[0]
+        expected = saved(target, source)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
 def test_a_folder_of_an_encoder_decoder_is_refused_with_what_to_give(folder: Path) -> None:
     made("t5", vocab_size=260).save_pretrained(folder / "t5")
-    with pytest.raises(AblateError, match="give the file of weights of a run"):
+    with pytest.raises(AblateError, match="give the folder of a saved run"):
         planned(folder, given="t5")
 
 
@@ -378,6 +408,21 @@ def test_arms_that_draw_by_the_seed_are_not_exact(folder: Path, tmp_path: Path) 
         data = report.gather(opened, "drawn")
     assert data.exact == {"prune_share=0"}
     assert not any(one.exact for one in (*data.findings.of(Best), *data.findings.of(Contrast)))
+
+
+def test_heads_that_are_all_shuffled_are_drawn_and_heads_that_are_all_left_out_are_not(
+    folder: Path, tmp_path: Path
+) -> None:
+    for factor, exact in (
+        ("shuffle_heads", {"shuffle_heads=0"}),
+        ("prune_share", {"prune_share=0", "prune_share=1"}),
+    ):
+        made = planned(folder, f"{factor} = [0, 1]", name=factor)
+        assert {cell.label for cell in made.cells if not cell.seeded} == exact
+        outcome, said = train(made, tmp_path / "ablate.db")
+        assert outcome.exit_code == 0, said
+        with store.open(str(tmp_path / "ablate.db")) as opened:
+            assert report.gather(opened, factor).exact == exact
 
 
 def test_one_run_of_a_changed_model_is_not_taken_for_exact(folder: Path, tmp_path: Path) -> None:

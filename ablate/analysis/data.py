@@ -152,9 +152,15 @@ class StudyData:
         for cell, runs in self.good.groupby("cell"):
             if changed and len(runs) < 2:
                 continue
-            drawn = any(
-                name in runs and (runs[name].astype(float).fillna(0) % 1 > 0).any()
+            shares = {
+                name: runs[name].astype(float).fillna(0)
                 for name in ("prune_share", "shuffle_heads")
+                if name in runs
+            }
+            # all heads are no draw, but heads of all blocks are shuffled in a drawn order
+            drawn = any(
+                ((share > 0) & ((share < 1) | (name == "shuffle_heads"))).any()
+                for name, share in shares.items()
             )
             given = (runs["start_hash"].astype(object).fillna("") != "").all()
             untrained = (runs["tokens"] == 0).all() and runs["metric"].nunique() == 1

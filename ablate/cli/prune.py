@@ -110,14 +110,17 @@ def _numbers(one: Importance) -> dict[str, float | None]:
 
 
 def _lines(found: Pruned) -> Iterator[RenderableType]:
-    several = len({one.part.where for one in found.parts}) > 1
+    places = {(one.part.stack, one.part.attention) for one in found.parts}
+    several = len(places) > 1 or ("decoder", "cross") in places
     of_heads = found.what == "heads"
-    headings = ["stack"] * several + ["block"] + ["head"] * of_heads
+    named = ["stack"] * several + ["attention"] * (several and of_heads)
+    headings = [*named, "block"] + ["head"] * of_heads
     numeric = ["loss without it", "difference", "95% interval", "p (Holm)"]
     rows = []
     for one in found.parts:
         part, effect = one.part, one.effect
-        where = [part.where] * several + [str(part.layer)] + [str(part.head)] * of_heads
+        place = [str(getattr(part, name)) for name in named]
+        where = [*place, str(part.layer)] + [str(part.head)] * of_heads
         interval = f"{effect.lo:+.4f} to {effect.hi:+.4f}"
         numbers = [f"{found.loss + effect.mean:.4f}", f"{effect.mean:+.4f}", interval]
         rows.append([*where, *numbers, f"{effect.p_holm:.2g}"])

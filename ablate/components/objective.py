@@ -179,6 +179,8 @@ def patch_width(config: Config) -> int:
 class OfImages(Objective):
     """Base of the objectives on images: a token is a patch, n_ctx are the patches of an image."""
 
+    implies: ClassVar = {"embedding": "patches", "tie_embeddings": "untied"}
+    defaults: ClassVar = {"attention": "full", "position": "learned"}
     images = True
     fields: ClassVar[tuple[Field, ...]] = _PATCH
 
@@ -232,12 +234,7 @@ class Classify(OfImages):
     """The class of an image."""
 
     module = "ablate.data.images:Classify"
-    implies: ClassVar = {
-        "architecture": "vision-transformer",
-        "embedding": "patches",
-        "tie_embeddings": "untied",
-    }
-    defaults: ClassVar = {"attention": "full", "position": "learned"}
+    implies: ClassVar = OfImages.implies | {"architecture": "vision-transformer"}
 
     def n_outputs(self, n_patch: int, n_class: int) -> int:
         """See `OfImages.n_outputs`."""
@@ -249,12 +246,8 @@ class MaskedAutoencoding(OfImages):
     """The pixels of hidden patches, each patch normalised by its own mean and deviation."""
 
     module = "ablate.data.images:MaskedAutoencoding"
-    implies: ClassVar = {
-        "architecture": "masked-autoencoder",
-        "embedding": "patches",
-        "tie_embeddings": "untied",
-    }
-    defaults: ClassVar = {"attention": "full", "position": "learned", "mask_ratio": 0.75}
+    implies: ClassVar = OfImages.implies | {"architecture": "masked-autoencoder"}
+    defaults: ClassVar = OfImages.defaults | {"mask_ratio": 0.75}
     regresses = True
     shapes = ("mask_ratio",)
     fields = (

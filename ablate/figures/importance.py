@@ -16,16 +16,16 @@ def importance(frame: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """Draw how much higher the loss is without each part of a model, with the numbers.
 
     Args:
-        frame: One row a part: `where` ("encoder", "decoder" or "cross"), `layer`, `head` (None for
-            blocks), and `difference`, in nats per token.
+        frame: One row a part: `stack` ("encoder" or "decoder"), `layer`, `attention` ("self" or
+            "cross") and `head` (both None for blocks), and `difference`, in nats per token.
         ax: Axes to draw on, None for a new figure.
     """
     heads = bool(frame["head"].notna().any())
-    several = frame["where"].nunique() > 1
-    down = frame["where"].astype(str)
+    several = frame["stack"].nunique() > 1 or "cross" in set(frame["attention"])
+    down = frame["stack"].astype(str)
     if heads:
         layers = frame["layer"].map("{:d}".format)
-        down = down + " " + layers if several else layers
+        down = down + " " + frame["attention"] + " " + layers if several else layers
     across = (frame["head"] if heads else frame["layer"]).astype(int)
     x, y = ("head", "block") if heads else ("block", "stack")
     # categories: rows and columns keep the order of the model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ablate import metrics
 from ablate.components import CATALOGUE
@@ -81,7 +82,40 @@ def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str
                 f"{source.where(table, name)}: {name} has no effect in any cell: it needs"
                 f" {CATALOGUE[name].needed}"
             )
+    yield from _replaced(study, cells, source)
     yield from _idle_evaluation(study, cells, source)
+
+
+def _replaced(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
+    """Yield complaints about levels that no cell has, because another level implies a third one."""
+    in_file = tomllib.loads(study.toml).get("base", {})
+    given = [("base", name, name, value, cells) for name, value in study.base.items()]
+    given = [one for one in given if one[1] in in_file]  # a preset may set more
+    for factor, levels in study.factors.items():
+        for label, fields in levels.items():
+            of_level = tuple(cell for cell in cells if cell.levels.get(factor) == label)
+            given += [("factors", factor, name, value, of_level) for name, value in fields.items()]
+    for table, key, name, value, concerned in given:
+        if name not in CATALOGUE or not CATALOGUE[name].choice:
+            continue
+        level = CATALOGUE[name].canonical(value)
+        found = [_implied(cell.config, name, level) for cell in concerned]
+        if found and all(found):
+            yield (
+                f"{source.where(table, key)}: {name} = {written(value)} has no effect: {found[0]};"
+                " remove it"
+            )
+
+
+def _implied(config: Any, name: str, level: str) -> str:
+    """Return which level of a run implies another one in the place of `level`, "" for none."""
+    if getattr(config, name, level) == level:
+        return ""
+    for other, row in CATALOGUE.items():
+        implied = config.part(other).implies.get(name, level) if row.choice else level
+        if implied != level:
+            return f"{other} = {config.part(other).name!r} implies {name} = {implied!r}"
+    return ""
 
 
 def _idle_evaluation(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:

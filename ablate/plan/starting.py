@@ -68,10 +68,12 @@ class Starts:
         Raises:
             AblateError: The tokenizer has more tokens than the given model.
         """
-        n: int = self._by_hash[named["start_hash"]].run.config.n_vocab
-        if n_tokenizer > n:
+        given = self._by_hash[named["start_hash"]]
+        n: int = given.run.config.n_vocab
+        # the tokenizer of a folder may have the objective's tokens, too
+        if n_tokenizer > n and named["tokenizer"] != given.tokenizer:
             raise AblateError(
-                f"tokenizer = {written(named.get('tokenizer'))}: it has {n_tokenizer:,} tokens, and"
+                f"tokenizer = {written(named['tokenizer'])}: it has {n_tokenizer:,} tokens, and"
                 f" the given weights {n:,}"
             )
         return n

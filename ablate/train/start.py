@@ -90,18 +90,20 @@ def _source(path: Path, files: tuple[tuple[Path, int], ...]) -> Source:
         return Source(path, found, about.run, spec)
     from ablate.trained import hugging_face  # a later module: `tests/test_structure.py` allows it
 
-    run, mask = hugging_face.described(path)
-    if run.config.part("architecture").encodes:
+    run, special = hugging_face.described(path)
+    encodes = run.config.part("architecture").encodes
+    if encodes and not hugging_face.as_of_a_run(run.config, special):
         raise AblateError(
-            f"{path}: a folder does not say which of its tokens the objective of an encoder-decoder"
-            " writes; give the file of weights of a run, which `ablate show RUN` names"
+            f"{path}: an encoder-decoder whose tokens of masks or spans are not where a run has"
+            " them, at the end of the vocabulary; give the folder of a saved run, or its file of"
+            " weights, which `ablate show RUN` names"
         )
     spec = str(path / hugging_face.TOKENIZER) if run.config.tokenizer_hash else "tokens"
     if not run.config.part("objective").masks:
         return Source(path, found, run, spec)
-    if mask is None:
+    if special.mask is None:
         raise AblateError(f"{path}: its tokenizer names no mask_token, which a masked model reads")
-    return Source(path, found, run.with_(n_vocab=run.config.n_vocab + 1), spec, mask)
+    return Source(path, found, run.with_(n_vocab=run.config.n_vocab + 1), spec, special.mask)
 
 
 def _write(path: Path, content: bytes) -> None:

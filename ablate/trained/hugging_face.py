@@ -13,24 +13,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from ablate.config import RunConfig
 from ablate.errors import AblateError, unknown, written
 from ablate.kinds import Run, kind
 from ablate.model.transformer import model_of
-from ablate.text.pairs import marks
+from ablate.text.pairs import MARK, marks
 from ablate.text.tokenizers import Bytes, byte_level, is_own
 from ablate.train.weights import About
 from ablate.trained.architectures import ARCHITECTURES, Architecture, architecture_of, library
 from ablate.trained.model import Model
-from ablate.trained.tokens import MASK, Special, TextTokenizer
+from ablate.trained.tokens import MASK, NONE, Special, TextTokenizer
 
 CLOSE = 1e-4  # largest allowed difference of logits, relative to the largest logit
 _AROUND = ("bos", "decoder_start", "eos")  # tokens around source and target
+_SENTINEL = "<extra_id_{}>"  # how T5's tokenizer writes the token of a hidden span, from 0
+_MASKS = (MASK, "<mask>")  # how tokenizers write the mask where no file says it
 CONFIGURATION, TOKENIZER = "config.json", "tokenizer.json"
 
 
@@ -117,38 +120,46 @@ def load(folder: Path) -> Model:
         )
     _check_weights(folder, info)
     theirs.eval()
-    content, n_vocab, mask = _tokenizer(folder)
-    special = Special(mask)
-    if theirs.config.is_encoder_decoder:
-        special = Special(mask, *(_token(theirs.config, f"{name}_token_id") for name in _AROUND))
-    if n_vocab > theirs.config.vocab_size:
+    text = _text(folder, theirs.config)
+    if text.n_vocab > theirs.config.vocab_size:
         raise AblateError(
-            f"{folder}: {TOKENIZER} has {n_vocab:,} tokens, but the model only"
+            f"{folder}: {TOKENIZER} has {text.n_vocab:,} tokens, but the model only"
             f" {theirs.config.vocab_size:,}"
         )
-    run = _run(of, theirs.config, folder, content)
+    run = _run(of, theirs.config, folder, text)
     transformer = model_of(run.config)
     shapes = {name: one.shape[1:] for name, one in transformer.named_parameters()}
     kept = of.parameters(run.config, shapes, theirs)
-    about = About(run, run.key, "given", 0, math.nan, content, ())
-    model = Model(kept, about, special)
+    about = About(run, run.key, "given", 0, math.nan, text.content, ())
+    model = Model(kept, about, NONE if as_of_a_run(run.config, text.special) else text.special)
     length = min(run.config.n_ctx, of.compared(run.config))
     _compare(model.transformer, run.config, theirs, length, f"{folder} cannot be read")
     return model
 
 
-def described(folder: Path) -> tuple[Run, int | None]:
-    """Return the run that the model in a folder stands for, and the token of its mask, if any.
+def described(folder: Path) -> tuple[Run, Special]:
+    """Return the run that the model in a folder stands for, and the tokens that the folder names.
 
     Raises:
-        AblateError: As `load`, but the weights are not read.
+        AblateError: As `load`, but of the weights only the shapes are read.
     """
     of = _architecture(folder)
     made = getattr(library(), of.model)
     with _readable(folder):
         theirs = made.config_class.from_pretrained(folder, local_files_only=True)
-    content, _, mask = _tokenizer(folder)
-    return _run(of, theirs, folder, content), mask
+        unlike = _unlike(folder, made, theirs)
+    _check_weights(folder, {"mismatched_keys": unlike, "missing_keys": ()})
+    text = _text(folder, theirs)
+    return _run(of, theirs, folder, text), text.special
+
+
+def as_of_a_run(config: RunConfig, special: Special) -> bool:
+    """Return whether a folder's encoder-decoder writes tokens as a run of its objective does."""
+    objective, last = config.part("objective"), config.n_vocab - 1
+    if not objective.corrupts or special.target != last:
+        return bool(objective.pairs)
+    written = special.sentinels if objective.name == "span" else (special.mask,)
+    return written == tuple(range(last - 1, last - objective.special_tokens, -1))
 
 
 def _token(theirs: Any, name: str) -> int | None:
@@ -156,6 +167,29 @@ def _token(theirs: Any, name: str) -> int | None:
     found = getattr(theirs, name, None)
     token: int | None = found[0] if isinstance(found, list) else found
     return token
+
+
+def _unlike(folder: Path, made: Any, theirs: Any) -> list[tuple[str, list[int], list[int]]]:
+    """Return the weights in the files of a folder whose shapes are not those of its model.
+
+    Args:
+        folder: The folder.
+        made: Class of the model.
+        theirs: Its configuration.
+    """
+    with torch.device("meta"):
+        model = made(theirs)
+    shapes = {name: list(one.shape) for name, one in model.state_dict().items()}
+    found = []
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118 (it is no dict)
+                # a model without its head has names without what they begin with in the whole one
+                whole = name if name in shapes else f"{made.base_model_prefix}.{name}"
+                shape = list(file.get_slice(name).get_shape())
+                if shape != shapes.get(whole, shape):
+                    found.append((name, shape, shapes[whole]))
+    return found
 
 
 def _check_weights(folder: Path, info: dict[str, Any]) -> None:
@@ -194,7 +228,7 @@ def _architecture(folder: Path) -> Architecture:
     return kinds[found]
 
 
-def _run(of: Architecture, theirs: Any, folder: Path, content: bytes) -> Run:
+def _run(of: Architecture, theirs: Any, folder: Path, text: _Text) -> Run:
     """Return the run that a configuration of the library stands for."""
     for name, value in of.only.items():
         if getattr(theirs, name, value) != value:
@@ -205,9 +239,11 @@ def _run(of: Architecture, theirs: Any, folder: Path, content: bytes) -> Run:
     try:
         fixed = {name: levels[0] for name, levels in of.fields.items() if len(levels) == 1}
         fields = fixed | {"init": "normal-0.02", "n_vocab": theirs.vocab_size} | of.read(theirs)
-        of_text = {"tokenizer": TOKENIZER if content else "tokens", "corpus": ""}
-        if content:
-            of_text["tokenizer_hash"] = hashlib.sha256(content).hexdigest()
+        if text.objective:
+            fields["objective"] = text.objective
+        of_text = {"tokenizer": TOKENIZER if text.content else "tokens", "corpus": ""}
+        if text.content:
+            of_text["tokenizer_hash"] = hashlib.sha256(text.content).hexdigest()
         # no code from outside: metrics that a study has loaded do not concern it
         given = fields | of_text | {"batch_tokens": fields["n_ctx"], "code": ()}
         return Run("transformer", kind("transformer").check(given))
@@ -230,22 +266,45 @@ def _readable(folder: Path) -> Iterator[None]:
         logs.set_verbosity(before)
 
 
-def _tokenizer(folder: Path) -> tuple[bytes, int, int | None]:
-    """Return the content of a folder's tokenizer, its number of tokens, and that of the mask."""
+class _Text(NamedTuple):
+    """What a folder says of the text that its model reads and writes."""
+
+    content: bytes  # of its tokenizer; b"" without one
+    n_vocab: int  # tokens of its tokenizer
+    special: Special
+    objective: str  # of an encoder-decoder whose tokens say it, else ""
+
+
+def _text(folder: Path, theirs: Any) -> _Text:
+    """Return what a folder says of the text that its model, with a configuration, reads."""
     import tokenizers
 
-    path = folder / TOKENIZER
+    path, encodes = folder / TOKENIZER, theirs.is_encoder_decoder
+    source, target, end = (
+        _token(theirs, f"{name}_token_id") if encodes else None for name in _AROUND
+    )
     if not path.is_file():
-        return b"", 0, None
+        return _Text(b"", 0, Special(None, source, target, end), "")
     with _readable(path):
         content = path.read_bytes()
         found = tokenizers.Tokenizer.from_str(content.decode())
         about = folder / "tokenizer_config.json"
         told = json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {}
-        mark = told.get("mask_token") or MASK
-        mark = mark["content"] if isinstance(mark, dict) else mark
-    numbers = found.get_vocab().values()
-    return content, max(numbers, default=-1) + 1, found.token_to_id(mark)
+        mark = told.get("mask_token")
+        marks = (mark["content"] if isinstance(mark, dict) else mark,) if mark else _MASKS
+    vocabulary = found.get_vocab()
+    mask = next((vocabulary[one] for one in marks if one in vocabulary), None)
+    n_vocab = max(vocabulary.values(), default=-1) + 1
+    if not encodes:
+        return _Text(content, n_vocab, Special(mask), "")
+    sentinels: list[int] = []
+    while (name := _SENTINEL.format(len(sentinels))) in vocabulary:
+        sentinels.append(vocabulary[name])
+    special = Special(mask, source, target, end, tuple(sentinels))
+    objective = "span" if sentinels else "" if mask is None else "denoise"
+    if target is not None and found.decode([target]) == MARK.decode():
+        objective = "pairs"  # which a run's decoder begins with the mark between source and target
+    return _Text(content, n_vocab, special, objective)
 
 
 @torch.inference_mode()
@@ -311,21 +370,36 @@ def tokenizer_for(of: TextTokenizer, config: RunConfig) -> Any:
     special: dict[str, Any] = {}
     if len(of.separator) == 1 and not isinstance(of.inner, Bytes):
         special["eos_token"] = inner.id_to_token(of.separator[0])
-    if of.mask is not None:
-        n = inner.get_vocab_size()
-        inner.add_tokens([f"<unused{number}>" for number in range(n, of.mask)])
-        mark = MASK if inner.token_to_id(MASK) is None else "<|mask|>"
+    written = _written(config)
+    if written:
+        first, n = config.n_vocab - config.part("objective").special_tokens, inner.get_vocab_size()
+        inner.add_tokens([f"<unused{number}>" for number in range(n, first)])
+    for number, name in written.items():
+        mark = name if inner.token_to_id(name) is None else f"<|{name.strip('<[]>').lower()}|>"
         inner.add_special_tokens([mark])
-        if inner.token_to_id(mark) != of.mask:
+        if inner.token_to_id(mark) != number:
             raise AblateError(
-                f"tokenizer {of.name!r} leaves numbers unused, and transformers gives the mask one"
-                f" of them: {inner.token_to_id(mark)}, not {of.mask}"
+                f"tokenizer {of.name!r} leaves numbers unused, and transformers gives {mark} one"
+                f" of them: {inner.token_to_id(mark)}, not {number}"
             )
-        special["mask_token"] = mark
+        if name == MASK:
+            special["mask_token"] = mark
     made: Any = library().PreTrainedTokenizerFast(
         tokenizer_object=inner, model_max_length=config.n_ctx, **special
     )
     return made
+
+
+def _written(config: RunConfig) -> dict[int, str]:
+    """Return the tokens that the objective of a run adds to its tokenizer's, with their names.
+
+    What begins a target is the last token, and has none.
+    """
+    objective, n = config.part("objective"), config.n_vocab
+    if objective.name == "span":
+        spans = objective.special_tokens - 1
+        return {n - 1 - spans + k: _SENTINEL.format(spans - 1 - k) for k in range(spans)}
+    return {n - objective.special_tokens: MASK} if objective.masks or objective.corrupts else {}
 
 
 def _of_bytes() -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -15,8 +15,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
+from ablate.config import RunConfig
 from ablate.data.batches import gather, held_out_starts
 from ablate.data.objectives import Example
 from ablate.errors import AblateError
@@ -27,6 +28,7 @@ from ablate.stats.text import over_windows
 from ablate.text import Tokens, corpora, tokenizers
 from ablate.text import of as tokens_of
 from ablate.trained.model import Model
+from ablate.trained.tokens import Special
 
 What = Literal["heads", "blocks"]
 LOGITS = 1 << 27  # that a model computes at once
@@ -37,14 +39,16 @@ class Part:
     """A head, or a block.
 
     Attributes:
-        where: "encoder", "decoder" (also for a model with one stack), or "cross" for the attention
-            of a decoder to an encoder.
+        stack: "encoder" or "decoder"; a model with one stack is a decoder if it is causal.
         layer: Number of its block, from 0.
+        attention: "self", or "cross" for the attention of a decoder to an encoder; None for the
+            whole block.
         head: Number of the head, from 0; None for the whole block.
     """
 
-    where: str
+    stack: str
     layer: int
+    attention: str | None = None
     head: int | None = None
 
 
@@ -108,7 +112,8 @@ def prune(
         advance: Called with the number of parts that are done, and of all parts.
 
     Raises:
-        AblateError: The model has no such parts, or there is no such text.
+        AblateError: The model has no such parts, there is no such text, or a folder has no tokens
+            for what its objective writes.
     """
     found = list(_parts(model, what))
     named, text = _text(model, corpus, root or Path())
@@ -116,8 +121,8 @@ def prune(
     whole = _losses(model, examples, None)
     if len(whole) < 2:
         raise AblateError(
-            f"corpus {named!r} has {len(whole)} window of n_ctx = {model.config.n_ctx} tokens to"
-            " read, but an interval needs two; raise --tokens, or give a longer text"
+            f"corpus {named!r} has {len(whole)} window of {_read(model).n_ctx} tokens to read, but"
+            " an interval needs two; raise --tokens, or give a longer text"
         )
     effects, merged = [], 1
     for number, part in enumerate(found):
@@ -133,7 +138,10 @@ def prune(
 
 def _stacks(model: Model) -> dict[str, Any]:
     encoder = getattr(model.transformer, "encoder", None)
-    return ({"encoder": encoder} if encoder is not None else {}) | {"decoder": model.transformer}
+    if encoder is not None:
+        return {"encoder": encoder, "decoder": model.transformer}
+    causal = model.config.part("attention").causal
+    return {"decoder" if causal else "encoder": model.transformer}
 
 
 def _parts(model: Model, what: What) -> Iterator[Part]:
@@ -145,28 +153,29 @@ def _parts(model: Model, what: What) -> Iterator[Part]:
     config = model.config
     if not config.part("architecture").of_blocks:
         raise AblateError(f"architecture = {config.architecture!r} has no blocks of ablate's")
-    found = [
-        Part(where, layer, head)
-        for where, layer, attention in _places(model, what)
-        for head in (range(config.n_head) if attention else (None,))
-    ]
-    if not found:
-        raise AblateError(f"mixer = {config.mixer!r} has no heads; use --blocks")
-    yield from found
+    if what == "blocks":
+        for name, stack in _stacks(model).items():
+            yield from (Part(name, layer) for layer in range(len(stack.blocks)))
+        return
+    places = [place for place, _ in _attentions(model)]
+    if not places:
+        raise AblateError(
+            f"architecture = {config.architecture!r} with mixer = {config.mixer!r} has no"
+            " attention, and no heads; use --blocks"
+        )
+    for place in places:
+        yield from (replace(place, head=head) for head in range(config.n_head))
 
 
-def _places(model: Model, what: What) -> Iterator[tuple[str, int, Attention | None]]:
-    """Yield stack, layer, and attention if these are heads; None for blocks."""
-    for where, stack in _stacks(model).items():
+def _attentions(model: Model) -> Iterator[tuple[Part, Attention]]:
+    """Yield the attentions of a model, each as a part without a head and as its module."""
+    for name, stack in _stacks(model).items():
         for layer, block in enumerate(stack.blocks):
-            if what == "blocks":
-                yield where, layer, None
-                continue
-            own = [one for one in block.attention.modules() if isinstance(one, Attention)]
-            for attention in own:
-                yield where, layer, attention
+            for attention in block.attention.modules():
+                if isinstance(attention, Attention):
+                    yield Part(name, layer, "self"), attention
             if isinstance(cross := getattr(block, "cross", None), Attention):
-                yield "cross", layer, cross
+                yield Part(name, layer, "cross"), cross
 
 
 @contextmanager
@@ -175,9 +184,8 @@ def without(model: Model, part: Part | None) -> Iterator[None]:
     if part is None:
         yield
         return
-    stack = _stacks(model)["decoder" if part.where == "cross" else part.where]
-    block: nn.Module = stack.blocks[part.layer]
     if part.head is None:
+        block: nn.Module = _stacks(model)[part.stack].blocks[part.layer]
         # an attribute of this block alone, which stands before the method of its class
         block.forward = lambda x, *read: x
         try:
@@ -185,12 +193,7 @@ def without(model: Model, part: Part | None) -> Iterator[None]:
         finally:
             del block.forward
         return
-    (attention,) = (
-        one
-        for where, layer, one in _places(model, "heads")
-        if (where, layer) == (part.where, part.layer)
-    )
-    assert attention is not None
+    attention = dict(_attentions(model))[replace(part, head=None)]
     kept = torch.ones(model.config.n_head, 1, device=next(model.parameters()).device)
     kept[part.head] = 0
     # heads are [K, B, T, H, D]
@@ -217,31 +220,101 @@ def _losses(model: Model, examples: Sequence[Example], part: Part | None) -> np.
 
 def _examples(model: Model, text: Tokens, n: int) -> Iterator[Example]:
     """Yield what the model's objective makes of held-out windows, some at a time."""
-    config, device = model.config, next(model.parameters()).device
+    config, device = _read(model), next(model.parameters()).device
     objective = config.part("objective").load()([config], text, device)
     pairs = config.part("objective").pairs
     documents = text.held_out_bounds[:-1] if pairs else None
     starts = held_out_starts(len(text.held_out), config.n_ctx, n, documents)
     at_once = max(1, LOGITS // (config.n_ctx * config.n_vocab))
+    mask, special = model.tokenizer.mask, model.tokenizer.special
     for row in range(0, len(starts), at_once):
         windows = gather(text.held_out, starts[row : row + at_once], config.n_ctx + 1)
         example: Example = objective.test(windows.to(device), row)
-        mask = model.tokenizer.mask
-        if mask is not None:
+        if special.target is not None:
+            example = _of_folder(example, config, special)
+        elif mask is not None:
             # the objective hides a token by the last one of the vocabulary, which is never a text's
             hidden = (example.weights > 0) & (example.inputs == config.n_vocab - 1)
             example = example._replace(inputs=example.inputs.masked_fill(hidden, mask))
         yield example
 
 
+def _read(model: Model) -> RunConfig:
+    """Return the run by whose objective text is read.
+
+    The objective of an encoder-decoder from a folder writes tokens behind those of the folder,
+    which `_of_folder` replaces, and leaves room for the tokens around a text.
+    """
+    config, special = model.config, model.tokenizer.special
+    if special.target is None:
+        return config
+    n_vocab = config.n_vocab + config.part("objective").special_tokens
+    around = (special.source, special.end)
+    n_ctx = config.n_ctx - sum(token is not None for token in around)
+    return config.model_copy(update={"n_vocab": n_vocab, "n_ctx": n_ctx})
+
+
+def _of_folder(example: Example, config: RunConfig, special: Special) -> Example:
+    """Write an example with the tokens that a folder names, and with those around a text.
+
+    The source is `source … end`, and so is a target of BART. A target of T5 ends with the folder's
+    end, in the place of a last sentinel.
+
+    Args:
+        example: Of `_read`'s run.
+        config: This run.
+        special: The tokens.
+    """
+    objective, start = config.part("objective"), config.n_vocab - 1
+    assert special.target is not None and example.source is not None
+    assert example.source_starts is not None
+    own = torch.arange(config.n_vocab, device=example.source.device)
+    own[start] = special.target
+    spans = objective.name == "span"
+    named = special.sentinels if spans else (special.mask,)
+    for number, token in enumerate(named[: objective.special_tokens - 1]):
+        assert token is not None, "`_text` refuses this"
+        own[start - 1 - number] = token
+    n_read = (example.source_starts == 0).sum(-1, keepdim=True)
+    n_written = example.weights.sum(-1, keepdim=True).long()
+    if spans and special.end is not None:
+        n_written = n_written - 1
+
+    def around(tokens: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the first n tokens of each row between source and end, and how many these are."""
+        first, last = special.source is not None, special.end is not None
+        index = torch.arange(tokens.shape[-1] + first + last, device=tokens.device) - int(first)
+        inside = index.clamp(0, tokens.shape[-1] - 1).expand(*tokens.shape[:-1], -1)
+        found = own[tokens.gather(-1, inside)]
+        if special.source is not None:
+            found = found.masked_fill(index < 0, special.source)
+        if special.end is not None:
+            found = found.masked_fill(index >= n, special.end)
+        return found, n + first + last
+
+    source, n_read = around(example.source, n_read)
+    targets, n_written = around(example.targets, n_written)
+    if max(source.max(), targets.max()) >= config.n_vocab - objective.special_tokens:
+        raise AblateError(
+            f"the folder's tokenizer has {len(special.sentinels)} tokens for hidden spans, from"
+            f" <extra_id_0> on, fewer than the spans of a window of {config.n_ctx} tokens"
+        )
+    first = torch.full_like(targets[..., :1], special.target)
+    inputs = torch.cat((first, targets[..., :-1]), -1)
+    index = torch.arange(max(source.shape[-1], targets.shape[-1]), device=source.device)
+    starts = torch.where(index[: source.shape[-1]] < n_read, 0, n_read)
+    weights = (index[: targets.shape[-1]] < n_written).float()
+    return Example(inputs, targets, weights, None, source, starts)
+
+
 def _text(model: Model, named: str, root: Path) -> tuple[str, Tokens]:
     """Return the name of a text, and its tokens by the model's tokenizer."""
     model.check_reads_text("prune")
-    config = model.config
-    if config.part("objective").corrupts and model.about.keep == "given":
+    config, special = _read(model), model.tokenizer.special
+    if special.target is not None and special.mask is None and not special.sentinels:
         raise AblateError(
-            f"objective = {config.objective!r}: a folder does not say which of its tokens the"
-            " objective writes; only runs of encoder-decoders can be pruned"
+            "the folder's tokenizer has no token for hidden text, which an encoder-decoder writes:"
+            " neither <extra_id_0>, as T5's, nor a mask_token, as BART's"
         )
     if not named and not config.corpus:
         raise AblateError(

@@ -22,6 +22,7 @@ class Special(NamedTuple):
     source: int | None = None  # begins what an encoder reads
     target: int | None = None  # begins what a decoder writes
     end: int | None = None  # ends source and target
+    sentinels: tuple[int, ...] = ()  # stand for the first, the second, … hidden span
 
 
 NONE = Special()
