@@ -38,7 +38,7 @@ def works(data: ReportData, sections: Sequence[Section]) -> list[references.Work
         data: The study.
         sections: Whose sentences and captions may cite works, by authors and year.
     """
-    texts = [*_prose(sections), *(() if data.study.own else _sources(data))]
+    texts = {*_prose(sections), *(() if data.study.own else _sources(data))}
     keys = set(() if data.study.own else _texts(data)).union(*map(references.named, texts))
     return [one for key, one in references.works().items() if key in keys]
 
