@@ -34,6 +34,7 @@ class Metric:
     made: Any = None  # the class or function that measures it, of a user's own
     origin: str = ""  # label of the code that it comes from, where that is not ablate
     fields: tuple[Field, ...] = ()  # hyper-parameters of its own
+    source: str = ""  # paper
 
 
 _ROWS = (
@@ -63,6 +64,7 @@ _ROWS = (
         "min",
         "nats per token",
         "loss on the second half of random tokens that are repeated: low where the model copies",
+        source="Olsson et al. 2022, arXiv:2209.11895",
     ),
     Metric(
         "copy_loss_first",
@@ -97,6 +99,7 @@ _ROWS = (
         "min",
         "",
         "exp of a masked model's mean loss on single hidden tokens, one per sequence",
+        source="Salazar et al. 2020, arXiv:1910.14659",
     ),
     Metric(
         "loss_at_length",
@@ -134,6 +137,7 @@ _ROWS = (
         "edits between decoded and true targets per symbol of the true ones; symbols are words, or"
         " characters where no target has a space: the phoneme error rate of `cmudict`",
         "width of the beam",
+        source="Levenshtein 1966",
     ),
     Metric(
         "era_accuracy",

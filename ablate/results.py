@@ -309,13 +309,16 @@ def weighted_windows(study: str, db: Source, metric: str) -> dict[str, pd.DataFr
     opened = database(db)
     columns, found = rows.windows(opened, study, *metrics.final(metric))
     by_cell: dict[str, dict[int, pd.Series]] = {}
+    columns_of: dict[tuple[int, bytes], pd.MultiIndex] = {}  # runs share layouts of windows
     for *run, tokens, layout, losses in found:
         of_run = dict(zip(columns, run, strict=False))
         if of_run["role"] == "compare":
             one = windows.unpacked(metric, 0.0, tokens, layout, losses)
             weighted = one.losses * (one.scored / one.scored.mean())
+            if (tokens, layout) not in columns_of:
+                columns_of[tokens, layout] = pd.MultiIndex.from_product([[tokens], one.starts])
             by_cell.setdefault(of_run["cell"], {})[of_run["seed"]] = pd.Series(
-                weighted, pd.MultiIndex.from_product([[tokens], one.starts])
+                weighted, columns_of[tokens, layout]
             )
     return {cell: pd.DataFrame(of_seed).T for cell, of_seed in by_cell.items()}
 

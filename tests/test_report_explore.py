@@ -494,6 +494,43 @@ def test_the_chart_is_zoomed_and_moved(tab: Page) -> None:
     assert signal(tab, "grid_x") is None
 
 
+def test_a_finger_scrolls_the_page_until_the_chart_is_zoomed_then_moves_it(tab: Page) -> None:
+    tab.call("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=1)
+    tab.choose("#explore-stratum", "=n_layer=12")
+    ready(tab)
+
+    def swipe(across: int, down: int, end: str = "touchEnd") -> tuple[Any, Any]:
+        """Drag a finger from the middle of the chart; return the domains of both axes."""
+        x, y = tab.middle("#explore-chart canvas")
+        for kind, at in (("touchStart", 0), *(("touchMove", part) for part in range(1, 6))):
+            point = {"x": x + across * at / 5, "y": y + down * at / 5}
+            tab.call("Input.dispatchTouchEvent", type=kind, touchPoints=[point])
+        tab.call("Input.dispatchTouchEvent", type=end, touchPoints=[])
+        return signal(tab, "grid_x"), signal(tab, "grid_y")
+
+    def press(name: str) -> None:
+        tab.value(f"document.querySelector('#explore-{name}').click()")
+        ready(tab)
+
+    assert swipe(50, 0) == (None, None)
+    scroll = "document.querySelector('#explore-chart canvas').getBoundingClientRect().y"
+    before = tab.value(scroll)
+    assert swipe(0, -100) == (None, None)
+    assert tab.value(scroll) < before
+    press("in")  # a click may miss: the page glides on
+    across, along = signal(tab, "grid_x"), signal(tab, "grid_y")
+    moved = swipe(50, 0)
+    assert moved[0][0] < across[0] and np.ptp(moved[0]) == pytest.approx(np.ptp(across))
+    moved = swipe(0, -50)
+    assert moved[1] == pytest.approx(np.array(along) - 50 / signal(tab, "height") * np.ptp(along))
+    moved = swipe(30, 0, "touchCancel")
+    tab.mouse("mouseMoved", *tab.middle("#explore-chart canvas"))
+    assert (signal(tab, "grid_x"), signal(tab, "grid_y")) == moved  # the drag has ended
+    assert drawer(tab) == ""
+    press("reset")
+    assert swipe(50, 0) == (None, None)
+
+
 def place(page: Page, run: int, step: int) -> tuple[float, float]:
     """Where in the window a point of a run's curve is drawn."""
     x, y = page.value(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ablate.components.base import Component, Config, Counts, linear
-from ablate.components.block import LECTURE, VASWANI
+from ablate.components.block import BERT, LECTURE, VASWANI
 from ablate.components.catalogue import CATALOGUE, level
-from ablate.components.norm import BERT
 from ablate.errors import AblateError
 
 GPT_2 = "Radford et al. 2019 (GPT-2)"

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     Map = Callable[[Tensor], Tensor]
 
-LECTURE = "CS182/282A lecture 18 (Spring 2023), Fig. 18.3"
-LECTURE_STEPS = "CS182/282A lecture 18 (Spring 2023), from RNN to Transformer"
+LECTURE = "CS182/282A 2023, lecture 18, Fig. 18.3"
+LECTURE_STEPS = "CS182/282A 2023, lecture 18, from RNN to Transformer"
+BERT = "Devlin et al. 2019, arXiv:1810.04805"
 VASWANI = "Vaswani et al. 2017, arXiv:1706.03762"
 
 
@@ -367,7 +368,8 @@ class DoubleSkip(Topology):
 @level(
     "topology",
     "parallel",
-    source=f"{LECTURE} option 5; GPT-J; PaLM, arXiv:2204.02311; ViT-22B, arXiv:2302.05442",
+    source=f"{LECTURE} option 5; Wang & Komatsuzaki 2021 (GPT-J); PaLM, arXiv:2204.02311; ViT-22B,"
+    " arXiv:2302.05442",
     aliases=(5, "5"),
 )
 class Parallel(Topology):
@@ -562,7 +564,7 @@ class DepthScaled(Init):
         return int(not (topology.adds_attention and topology.adds_mlp))
 
 
-@level("init", "normal-0.02", source="GPT-2, Radford et al. 2019; BERT")
+@level("init", "normal-0.02", source=f"GPT-2, Radford et al. 2019; {BERT}")
 class Normal002(Init):
     """Normal, std 0.02 for every matrix and embedding, nothing multiplied."""
 

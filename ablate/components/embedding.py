@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ablate.components.base import Component, Config, Counts, linear
-from ablate.components.block import VASWANI
+from ablate.components.block import BERT, VASWANI
 from ablate.components.catalogue import factor, level
-from ablate.components.norm import BERT
 from ablate.components.objective import VIT, patch_width
 from ablate.errors import AblateError
 
@@ -81,7 +80,7 @@ class NoClassToken(ClassToken):
     """No token; the features of an image are the mean of those of its patches."""
 
 
-@level("class_token", "learned", source=f"{VIT}; BERT")
+@level("class_token", "learned", source=f"{VIT}; {BERT}")
 class LearnedClassToken(ClassToken):
     """A learned vector, whose features are those of the image."""
 

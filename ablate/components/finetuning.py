@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ablate.components.base import Component, Config, Counts, Field
+from ablate.components.block import BERT
 from ablate.components.catalogue import level
 from ablate.errors import AblateError
 
 HOULSBY = "Houlsby et al. 2019, arXiv:1902.00751"
 HU = "Hu et al. 2021, arXiv:2106.09685"
 GPT = "Radford et al. 2018 (GPT)"
-BERT = "Devlin et al. 2019, arXiv:1810.04805"
 
 OF_TASK = (
     Field(
@@ -226,7 +226,7 @@ PENALISED = (
 )
 
 
-@level("method", "logistic", source="scikit-learn, LogisticRegression")
+@level("method", "logistic", source="Pedregosa et al. 2011 (scikit-learn, LogisticRegression)")
 class Logistic(Learner):
     """A logistic regression on the features of the pre-trained model."""
 
@@ -235,7 +235,7 @@ class Logistic(Learner):
     fields = PENALISED
 
 
-@level("method", "svm", source="Cortes & Vapnik 1995; scikit-learn, SVC")
+@level("method", "svm", source="Cortes & Vapnik 1995; Pedregosa et al. 2011 (scikit-learn, SVC)")
 class SupportVectors(Learner):
     """A support vector machine with a Gaussian kernel on the features of the pre-trained model."""
 
@@ -243,7 +243,11 @@ class SupportVectors(Learner):
     fields = PENALISED
 
 
-@level("method", "random-forest", source="Breiman 2001; scikit-learn, RandomForestClassifier")
+@level(
+    "method",
+    "random-forest",
+    source="Breiman 2001; Pedregosa et al. 2011 (scikit-learn, RandomForestClassifier)",
+)
 class RandomForest(Learner):
     """A random forest on the features of the pre-trained model."""
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ablate.components.base import Component, Config, Counts
-from ablate.components.block import LECTURE, VASWANI
+from ablate.components.block import BERT, LECTURE, VASWANI
 from ablate.components.catalogue import level
 
-BERT = "Devlin et al. 2019, arXiv:1810.04805"
 HENRY = "Henry et al. 2020, arXiv:2010.04245"
 VIT_22B = "ViT-22B, arXiv:2302.05442"
 ZHANG = "Zhang & Sennrich 2019, arXiv:1910.07467"

@@ -6,8 +6,8 @@ import math
 from typing import ClassVar
 
 from ablate.components.base import Component, Config, Counts, Field
+from ablate.components.block import BERT
 from ablate.components.catalogue import level
-from ablate.components.norm import BERT
 from ablate.errors import AblateError
 
 
@@ -412,7 +412,7 @@ class SpanMask(MaskKind):
     module = "ablate.data.objectives:SpanMask"
 
 
-@level("mask_kind", "whole-word", source="BERT's whole-word masking")
+@level("mask_kind", "whole-word", source=f"{BERT}, whole-word masking of its code base")
 class WordMask(MaskKind):
     """All tokens of a word."""
 

@@ -67,10 +67,10 @@ class Preset:
 
 
 GPT_1 = "GPT, Radford et al. 2018"
-GPT_2 = "GPT-2, Radford et al. 2019; sizes of its code base's README"
+GPT_2 = "GPT-2, Radford et al. 2019, with sizes of its code base's README"
 BERT = "Devlin et al. 2019, arXiv:1810.04805, §3 and A.2"
 T5 = "Raffel et al. 2020, arXiv:1910.10683, §3.1 and §3.7"
-BART = "Lewis et al. 2020, arXiv:1910.13461; sizes of its code base's README"
+BART = "Lewis et al. 2020, arXiv:1910.13461, with sizes of its code base's README"
 VASWANI = "Vaswani et al. 2017, arXiv:1706.03762, Table 3 and §5"
 LLAMA = "LLaMA, Touvron et al. 2023, arXiv:2302.13971, Table 2 and §2"
 VIT = "ViT, Dosovitskiy et al. 2020, arXiv:2010.11929, Tables 1 and 3"

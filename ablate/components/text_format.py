@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from ablate.components.base import Component, Config, Field
+from ablate.components.block import BERT
 from ablate.components.catalogue import level
-from ablate.components.finetuning import BERT, GPT
+from ablate.components.finetuning import GPT
 from ablate.errors import AblateError
 
 FIELDS = (

@@ -94,7 +94,7 @@ class Precision(Component):
         return self.name
 
 
-@level("precision", "float32", source="IEEE 754")
+@level("precision", "float32", source="IEEE 2019 (standard 754)")
 class Float32(Precision):
     """float32 throughout."""
 
@@ -108,7 +108,7 @@ class BFloat16(Precision):
     on_cpu = "float32"
 
 
-@level("precision", "float64", source="IEEE 754")
+@level("precision", "float64", source="IEEE 2019 (standard 754)")
 class Float64(Precision):
     """float64 throughout; for checks."""
 

@@ -588,9 +588,9 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = KINDS) -> list[Path]
     with theme(), warnings.catch_warnings():
         # letters that no font has; the report says which, and an SVG still shows them
         warnings.filterwarnings("ignore", "Glyph .* missing")
-        figure.draw_without_rendering()  # once; the files share the layout
+        _lay_out(figure)  # once; the files share the layout
         if fonts.complete(figure):
-            figure.draw_without_rendering()
+            _lay_out(figure)
         # with any engine, even "none", savefig draws each file twice
         figure.set_layout_engine(None)
         for kind, file in files.items():
@@ -601,6 +601,15 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = KINDS) -> list[Path]
                     dated = {"CreationDate": None} if kind == "pdf" else {"Software": None}
                     figure.savefig(part, format=kind, dpi=200, metadata=dated)
     return list(files.values())
+
+
+def _lay_out(figure: Figure) -> None:
+    """Place what the figure holds, and make the texts of its ticks."""
+    engine = figure.get_layout_engine()
+    if engine is None:
+        figure.draw_without_rendering()
+    else:
+        engine.execute(figure)
 
 
 def _svg(figure: Figure) -> str:

@@ -181,6 +181,8 @@ class _Arm:
 
 
 def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
+    used = dict.fromkeys((hue, "run", "step", x, "value", "diverged_at"))
+    frame = frame[[name for name in used if name in frame]]  # each selection below copies them all
     whole = frame[
         np.isfinite(frame["value"].astype(float)) & np.isfinite(frame[x].astype(float))
     ].sort_values("step")
@@ -188,8 +190,15 @@ def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
     for name, index, part in style.arms(whole, hue):
         last = part.groupby("run")["step"].transform("max")
         furthest = part[last == last.max()]
-        points = furthest.groupby("step").agg(
-            x=(x, "mean"), mean=("value", "mean"), low=("value", "min"), high=("value", "max")
+        by_step = furthest.groupby("step")
+        values = by_step["value"]
+        points = pd.DataFrame(
+            {
+                "x": by_step[x].mean(),
+                "mean": values.mean(),
+                "low": values.min(),
+                "high": values.max(),
+            }
         )
         short = tuple(run for _, run in part[last < last.max()].groupby("run"))
         diverged = "diverged_at" in furthest and bool(furthest["diverged_at"].notna().all())

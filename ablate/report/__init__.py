@@ -22,6 +22,7 @@ from ablate.report import (
     answers,
     appendix,
     bundle,
+    cited,
     explore,
     fairness,
     fitted,
@@ -83,7 +84,8 @@ def write(data: ReportData, out: Path, kinds: Sequence[str] = SVG) -> Path:
 
     Args:
         data: from `gather`.
-        out: gets report.html, report.md, tables/*.csv and *.tex, figures/*.svg and other kinds.
+        out: gets report.html, report.md, references.bib, tables/*.csv and *.tex, figures/*.svg and
+            other kinds.
         kinds: Files of each figure: "svg", which the page needs, and perhaps "pdf" and "png".
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -91,8 +93,11 @@ def write(data: ReportData, out: Path, kinds: Sequence[str] = SVG) -> Path:
     for table in [table for section in (effects, *sections) for table in section.tables]:
         _save(out / "tables" / f"{table.name}.csv", to_csv(table))
         _save(out / "tables" / f"{table.name}.tex", to_latex(table))
+    works = cited.works(data, (effects, *sections))
+    _save(out / "references.bib", "\n".join(f"{one.text}\n" for one in works))
     content = {
         "study": data.study,
+        "works": works,
         "effects": effects,
         "state": fairness.state(data),
         "headline": overview.headline(data),

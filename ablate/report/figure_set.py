@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import multiprocessing
 import os
@@ -13,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import matplotlib.backends.backend_pdf  # noqa: F401  # here, or every process would import it, and all that it needs, anew
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
@@ -94,6 +94,8 @@ class FigureSet:
     def draw(self) -> None:
         """Save all figures. Where one fails, its error is raised."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        for kind in set(self.kinds) - {"png"}:  # here, or every process would import it anew
+            importlib.import_module(f"matplotlib.backends.backend_{kind}")
         drawings = list(self.drawings.values())
         # elsewhere a fork is not safe
         processes = min(cpu_threads(), len(drawings), MOST) if sys.platform == "linux" else 1

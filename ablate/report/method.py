@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from ablate.analysis import paired
-from ablate.analysis.records import Best, Contrast, Equivalence, Failures, Tuning
+from ablate.analysis.records import Best, Contrast, Equivalence, Failures, Spread, Tuning, Variance
 from ablate.code import short
 from ablate.components import CATALOGUE
 from ablate.config import field_info
@@ -246,8 +246,8 @@ def _tuning(data: ReportData) -> list[str]:
         f" then {one}s around the best. The {one} is the minimum of a curve over the log {one} that"
         f" was fitted to the runs of all tuning seeds, away from {one}s at which runs diverge. The"
         " root mean square regret of the choice is part of the standard error of every contrast"
-        f" whose arms have {one}s of their own; the effect is that of the arms at their best"
-        f" {one}s. A chosen {one} was stored before any compared run used it."
+        f" whose arms have {one}s of their own (Welch 1947); the effect is that of the arms at"
+        f" their best {one}s. A chosen {one} was stored before any compared run used it."
     ]
 
 
@@ -301,21 +301,22 @@ def _statistics(data: ReportData) -> str:
         else ""
     )
     df = (
-        "Satterthwaite's degrees of freedom (1946), with the variance of its mean from a two-way"
-        " analysis of variance in which both seeds are random, and never narrower than for either"
-        " seed alone"
+        "Satterthwaite's degrees of freedom (Satterthwaite 1946), with the variance of its mean"
+        " from a two-way analysis of variance in which both seeds are random, and never narrower"
+        " than for either seed alone"
         if data.crossed
         else "n − 1 degrees of freedom for n pairs"
     )
     sign_flip = (
         ""
         if data.crossed
-        else f" The exact sign-flip p is a check that assumes symmetric noise only.{check}"
+        else f" The exact sign-flip p (Fisher 1935) is a check that assumes symmetric noise"
+        f" only.{check}"
     )
     return (
         "An effect is the mean of the paired differences, with the interval and the two-sided p of"
-        f" Student's t on {df}. {_corrected(data)}, p is corrected"
-        " by Holm's method (1979) and the family intervals by Bonferroni's; an effect is"
+        f" Student's t (Student 1908) on {df}. {_corrected(data)}, p is corrected"
+        " by Holm's method (Holm 1979) and the family intervals by Bonferroni's; an effect is"
         " significant where Holm's p is at most"
         f" 0.05.{_stages(data)}{sign_flip} A pair is lost if one of its runs diverged, failed, or"
         " ended without a finite value: it is counted and named, not imputed. The detectable effect"
@@ -340,14 +341,48 @@ def _further(data: ReportData) -> list[str]:
             "The interval for new text treats seeds and windows of held-out text as random (two-way"
             " random effects)."
         )
+    if any(one.outlying and not math.isnan(one.median_lo) for one in found.of(Contrast)):
+        said.append(
+            "Where pairs lie far from the others, the Hodges–Lehmann estimate (Hodges & Lehmann"
+            " 1963) is stated too, with its exact interval."
+        )
+    if found.of(Spread):
+        said.append(
+            "Spreads over seeds are compared by the Pitman–Morgan test (Pitman 1939; Morgan 1939)."
+        )
     if found.of(Failures):
         said.append(
-            "Failure rates have Wilson's interval and are compared by McNemar's exact test; the"
-            " signed-rank test is exact and ranks a failed run below every other."
+            "Failure rates have Wilson's interval (Wilson 1927) and are compared by McNemar's exact"
+            " test (McNemar 1947); the signed-rank test (Wilcoxon 1945) is exact and ranks a failed"
+            " run below every other (Lachin 1999)."
         )
     if any(not one.proposed for one in found.of(Equivalence)):
         said.append("Equivalence is tested by two one-sided tests at 0.05 (Schuirmann 1987).")
+    if found.of(Variance):
+        said.append(
+            "Shares of the variance over seeds have generalised intervals (Weerahandi 1993)."
+        )
+    said += _curves(data)
     return [" ".join(said)] if said else []
+
+
+def _curves(data: ReportData) -> list[str]:
+    """Return how scaling curves were fitted."""
+    fitted = data.curves_fitted.fitted if data.curves_fitted else None
+    if fitted is None:
+        return []
+    said = [
+        "Curves minimise the summed Huber loss of log loss (Hoffmann et al. 2022; Besiroglu et al."
+        " 2024). Their intervals come from a Bayesian bootstrap over runs (Rubin 1981), which also"
+        " shifts the runs of a size or budget together, by a standard deviation with a half-Cauchy"
+        " prior (Gelman 2006); percentiles are those of a t (Hesterberg 2015)."
+    ]
+    if fitted.isoflops:
+        said.append(
+            "isoFLOP minima are those of an Akima interpolation (Akima 1970) of log loss over log"
+            " size (Porian et al. 2024)."
+        )
+    return said
 
 
 def _corrected(data: ReportData) -> str:

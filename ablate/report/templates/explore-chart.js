@@ -109,6 +109,7 @@ async function drawChart() {
     for (const axis of ["x", "y"]) {
       made.view.addSignalListener(`grid_${axis}`, (_, domain) => {
         state.zoom[axis] = domain ? [...domain] : null;
+        tellZoom();
         unmark();
       });
     }
@@ -128,6 +129,13 @@ function zoomTo(zoom) {
   const old = { ...zoom };
   for (const axis of ["x", "y"]) chart.view.signal(`grid_${axis}`, old[axis]);
   state.zoom = old;
+  tellZoom();
+}
+function zoomed() {
+  return Boolean(state.zoom.x || state.zoom.y);
+}
+function tellZoom() {
+  find("chart").classList.toggle("zoomed", zoomed());
 }
 function domainOf(axis) {
   return state.zoom[axis] ?? chart.range[axis];
@@ -236,7 +244,15 @@ function watchPointer(open) {
   };
   host.addEventListener("pointermove", (event) => mark(event.buttons ? null : nearest(...at(event))));
   host.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && unmark());
-  host.addEventListener("pointerdown", (event) => { down = at(event); });
+  host.addEventListener("pointerdown", (event) => {
+    down = at(event);
+    if (event.pointerType !== "touch") return;
+    if (!zoomed()) return event.stopPropagation(); // the page scrolls
+    // Vega learns from a move alone what lies under a finger
+    event.target.dispatchEvent(new PointerEvent("pointermove", event));
+  }, true);
+  // Vega ends a drag by this alone
+  host.addEventListener("pointercancel", (event) => event.target.dispatchEvent(new PointerEvent("pointerup", event)));
   host.addEventListener("click", (event) => {
     const here = at(event);
     if (down && Math.hypot(here[0] - down[0], here[1] - down[1]) > 5) return; // the end of a drag

@@ -1,0 +1,106 @@
+"""The works that a study uses: of its models, texts and metrics, and of what the page cites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ablate import references
+from ablate.components import CATALOGUE, Factor
+from ablate.components.presets import PRESET, PRESETS
+from ablate.config import field_info
+from ablate.metrics import METRICS
+from ablate.plan.resolve import meaningful
+from ablate.report.data import ReportData
+from ablate.report.document import Section
+from ablate.text.labels import LABELS
+from ablate.text.tasks import TASKS
+
+# corpus, or the text of a task → key in references.bib
+TEXTS = {
+    "austen": "silge_janeaustenr",
+    "sotu": "peters_presidency",
+    "cmudict": "cmudict",
+    "digits": "alpaydin1998digits",
+    "syllables": "cmudict",
+}
+BPE = "sennrich2016neural"
+# field → the value, or the field of the same value, with which it changes nothing
+NEUTRAL = {"n_kv_head": "n_head", "rope_share": 1.0}
+
+
+def works(data: ReportData, sections: Sequence[Section]) -> list[references.Work]:
+    """Return the works that a study uses, in the order of references.bib.
+
+    Args:
+        data: The study.
+        sections: Whose sentences and captions may cite works, by authors and year.
+    """
+    texts = {*_prose(sections), *(() if data.study.own else _sources(data))}
+    keys = set(() if data.study.own else _texts(data)).union(*map(references.named, texts))
+    return [one for key, one in references.works().items() if key in keys]
+
+
+def _prose(sections: Sequence[Section]) -> Iterator[str]:
+    for section in sections:
+        yield from section.paragraphs
+        yield from (one.caption for one in section.figures)
+        yield from (one.caption for one in section.tables)
+
+
+def _sources(data: ReportData) -> Iterator[str]:
+    """Yield the sources of the presets, levels and hyper-parameters of runs, and of metrics."""
+    for name in _presets(data.settings):
+        if name in PRESETS:
+            yield PRESETS[name].source
+    # of levels from outside, as the study keeps them: their code is not loaded here
+    own = {
+        (factor, name): source
+        for one in data.code
+        for factor, name, _, source in one.code.about.get("levels", ())
+    }
+    for name, row in CATALOGUE.items():
+        default = field_info(name).default
+        for fields in _combinations(data, name, row):
+            value = fields.setdefault(name, default)  # which runs of earlier versions lack
+            if not meaningful(name, fields):
+                continue
+            if value in row.names:
+                yield row[value].source
+            yield own.get((name, value), "")
+            neutral: Any = NEUTRAL.get(name)
+            if value and value != fields.get(neutral, neutral):
+                yield row.source
+    for name in set(data.finals["name"]) & set(METRICS):
+        yield METRICS[name].source
+
+
+def _presets(tables: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield what a study file names as presets, in [base], as a factor or in its levels."""
+    for name, value in tables.items():
+        if name == PRESET:
+            yield from value if isinstance(value, list) else (value,)
+        elif isinstance(value, dict):
+            yield from _presets(value)
+
+
+def _combinations(data: ReportData, name: str, row: Factor) -> Iterator[dict[str, Any]]:
+    """Yield the values that runs have of a field, each with those that give it a meaning."""
+    columns = [one for one in (name, *row.needs, NEUTRAL.get(name)) if one in data.runs]
+    for values in set(zip(*(data.runs[one] for one in columns), strict=True)) or {()}:
+        yield {
+            str(one): value for one, value in zip(columns, values, strict=True) if pd.notna(value)
+        }
+
+
+def _texts(data: ReportData) -> Iterator[str]:
+    """Yield the keys of the texts, images and tokenizers of runs, and of what probes read."""
+    corpora = {*data.runs["corpus"], *data.runs.get("task", ())}
+    corpora |= {TASKS[name].corpus for name in corpora & set(TASKS)}
+    corpora |= {LABELS[name].corpus for name in set(data.finals["name"]) & set(LABELS)}
+    # "cmudict-long" is a part of "cmudict"
+    yield from (TEXTS[one] for name in corpora if (one := str(name).partition("-")[0]) in TEXTS)
+    if any(str(name).startswith("bpe") for name in data.runs["tokenizer"]):
+        yield BPE
