@@ -21,7 +21,9 @@ SATURATION = 4e12
 # FLOPs of a run for which "auto" considers several devices: an hour of an H200, which reaches
 # 4.4e14 FLOP/s with 124M parameters (`benchmarks/RESULTS.md`)
 LONG_RUN = 1.6e18
-TOGETHER = 0.93  # share of its speed that a device is taken to keep among those of one run
+# Share of its speed that a device is taken to keep among those of one run. Measured: 1.00 on two
+# H200 with 0.5M tokens a step (`benchmarks/RESULTS.md`); fewer tokens keep less.
+TOGETHER = 0.93
 NUMBERS = (1, 2, 4, 8)  # of devices of a run that "auto" considers
 
 
