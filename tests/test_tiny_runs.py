@@ -50,7 +50,8 @@ def shortest(whole: Plan) -> Plan:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """`tiny` takes as few steps, tokens and decoded pairs as make every final."""
-    sizes = {"SHORTEST": 3, "LONGEST": 12, "FINETUNED": 3, "HELD_OUT": 256, "DECODED": 2}
+    sizes = {"SHORTEST": 3, "LONGEST": 12, "FEWEST": 1, "FINETUNED": 3}
+    sizes |= {"HELD_OUT": 256, "DECODED": 2}
     for name, value in sizes.items():
         monkeypatch.setattr(tiny_, name, value)
 
