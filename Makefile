@@ -12,7 +12,7 @@ demo: $(READY)
 	$(BIN)/ablate report quickstart
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal  # of one thread each; some wait for processes that they start
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal  # of one thread each; some wait for processes that they start, which read compiled modules
 
 soak: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow -rP  # with what the tests print: kills, resumed runs

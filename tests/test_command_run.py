@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_helpers import ROOT, python
+from cli_helpers import ROOT, Run, python
 from launch_helpers import Launcher, launch, processes, rows, wait_for, workers
 
 from ablate import analysis, report, store
@@ -304,19 +304,13 @@ def test_a_script_without_the_step_or_name_that_decides_fails_with_what_it_repor
 
 def test_nothing_imports_torch(tmp_path: Path) -> None:
     planned(tmp_path, seeds=[0, 1])
+    commands = [["plan", "own.toml"], ["run", "own.toml"], ["status", "own"], ["report", "own"]]
     code = (
-        "import sys\nsys.argv = ['ablate', {command!r}, *{rest!r}]\nfrom ablate.cli import main\n"
-        "try: main()\nexcept SystemExit as end: assert not end.code, end.code\n"
-        "assert 'torch' not in sys.modules"
+        f"import sys\nfrom in_turn import said\nfor command in {commands}:\n    said(command)\n"
+        "    assert 'torch' not in sys.modules, command"
     )
-    for command, rest in (
-        ("plan", ["own.toml"]),
-        ("run", ["own.toml"]),
-        ("status", ["own"]),
-        ("report", ["own"]),
-    ):
-        ended = python(code.format(command=command, rest=rest), cwd=tmp_path)
-        assert ended.returncode == 0, ended.stderr
+    ended = python(code, cwd=tmp_path, PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}")
+    assert ended.returncode == 0, ended.stderr
     ended = python(
         "import ablate, sys\nablate.log(1, a=2)\nassert not {'torch', 'pandas'} & {*sys.modules}"
     )
@@ -386,19 +380,15 @@ def test_code_that_changes_while_a_study_runs_fails_its_runs(tmp_path: Path) -> 
     assert outcome.counts == {"failed": 4} and "changed after the study was planned" in out
 
 
-def test_prices_come_from_runs_that_have_ended(tmp_path: Path) -> None:
+def test_prices_come_from_runs_that_have_ended(
+    ablate: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     planned(tmp_path, seeds=[0])
-    environment = {"SCRIPT_DELAY": "0.1"}
-    for arguments in (["run", "own.toml"], ["plan", "own.toml"]):
-        ended = subprocess.run(
-            [sys.executable, "-m", "ablate", *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-            capture_output=True,
-            text=True,
-        )
-        assert ended.returncode == 0, ended.stderr
-    assert "time a run" in ended.stdout
+    monkeypatch.setenv("SCRIPT_DELAY", "0.1")
+    assert ablate("run", "own.toml")[0] == 0
+    code, out, error = ablate("plan", "own.toml")
+    assert code == 0, error
+    assert "time a run" in out
 
 
 def test_a_shell_script_reports_by_a_pattern_and_by_files(tmp_path: Path) -> None:

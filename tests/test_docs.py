@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from cli_helpers import Run
 from store_plans import plan_of
 
 from ablate import store
@@ -230,7 +231,7 @@ def test_three_levels_are_added_as_documented(tmp_path: Path) -> None:
     assert stated["the parameters without"] == pytest.approx(ratios["n_params_body"], abs=6e-4)
 
 
-def test_a_reader_goes_from_a_script_to_the_report(tmp_path: Path) -> None:
+def test_a_reader_goes_from_a_script_to_the_report(ablate: Run, tmp_path: Path) -> None:
     """The commands of the first section of docs/own-script.md, and the study that it names."""
     shutil.copytree(ROOT / "studies", tmp_path / "studies")
     section = re.search(r"^## In fifteen minutes\n(.*?)^## ", page("own-script.md"), re.M | re.S)
@@ -238,17 +239,9 @@ def test_a_reader_goes_from_a_script_to_the_report(tmp_path: Path) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", section[1], re.S)
     lines = [line for block in blocks for line in block.splitlines() if line.startswith("ablate")]
     assert len(lines) == 6
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    environment.pop("ABLATE_DB", None)
     for line in (*lines, "ablate run own-script"):
-        done = subprocess.run(
-            [sys.executable, "-m", *shlex.split(line, comments=True)],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, f"{line}\n{done.stderr}"
+        code, _, error = ablate(*shlex.split(line, comments=True)[1:])
+        assert code == 0, f"{line}\n{error}"
     file = re.search(r"```toml\n(.*?)```", section[1], re.S)
     written = (tmp_path / "studies" / "momentum.toml").read_text()
     assert file and all(

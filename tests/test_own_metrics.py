@@ -33,6 +33,8 @@ from ablate.train.own import OwnMetric, random_tokens
 from ablate.train.step import Step
 from ablate.trying import tried, tried_metric
 
+ROOT = Path(__file__).parent.parent
+TEXTS = ("README.md", "CONTRIBUTING.md", "docs/study-files.md", "docs/own-parts.md")
 METRICS = """
 import torch
 from ablate import metric
@@ -205,7 +207,7 @@ tokens = "1K"
 def test_a_metric_decides_a_study(ablate: Run, tmp_path: Path) -> None:
     file = tmp_path / "my_metrics.py"
     file.write_text(METRICS)
-    (tmp_path / "mine.toml").write_text(STUDY)
+    (tmp_path / "mine.toml").write_text(beside(tmp_path, STUDY))
     assert ablate("check", "my_metrics.py")[0] == 0
     assert "mine: 4 complete" in ablate("run", "mine.toml")[1]
     with sqlite3.connect("results/ablate.db") as connection:
@@ -247,8 +249,15 @@ def test_a_metric_decides_a_study(ablate: Run, tmp_path: Path) -> None:
     assert "repeat_loss" not in metrics.METRICS
 
 
+def beside(folder: Path, study: str) -> str:
+    """A study that reads a text of 100 kB, which tokenizers of one's own encode in no time."""
+    text = "".join((ROOT / name).read_text(encoding="utf-8") for name in TEXTS)
+    (folder / "small.txt").write_text(text, encoding="utf-8")
+    return study.replace("[base]", '[base]\ncorpus = "small.txt"')
+
+
 def of_study(folder: Path, study: str = STUDY) -> Any:
-    return plan(parse(study, folder / "mine.toml"))
+    return plan(parse(beside(folder, study), folder / "mine.toml"))
 
 
 @pytest.mark.parametrize(
@@ -414,7 +423,7 @@ WITH_TOKENIZERS = (
 def test_a_tokenizer_is_a_level_of_a_study(ablate: Run, tmp_path: Path) -> None:
     file = tmp_path / "my_tokenizers.py"
     file.write_text(TOKENIZERS)
-    (tmp_path / "mine.toml").write_text(WITH_TOKENIZERS)
+    (tmp_path / "mine.toml").write_text(beside(tmp_path, WITH_TOKENIZERS))
     assert ablate("check", "my_tokenizers.py")[0] == 0
     _, out, error = ablate("run", "mine.toml")
     assert "mine: 6 complete" in out, error
@@ -533,7 +542,8 @@ WITH_FIELDS = (
 def test_hyper_parameters_are_fields_of_a_study(ablate: Run, tmp_path: Path) -> None:
     file = tmp_path / "my_fields.py"
     file.write_text(FIELDS)
-    (tmp_path / "mine.toml").write_text(f'{WITH_FIELDS}[run]\nkeep = "final"\n')
+    study = beside(tmp_path, WITH_FIELDS)
+    (tmp_path / "mine.toml").write_text(f'{study}[run]\nkeep = "final"\n')
     out = ablate("check", "my_fields.py")[1]
     assert "top_k = 2: tokens that are looked at" in out and "n_words = 2" in out
     out = " ".join(ablate("factors", "n_words", "--use", "my_fields.py")[1].split())

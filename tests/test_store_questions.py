@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from report_study import NAN, Levels, Outcome, study
+from report_study import NAN, Levels, Outcome, few_replicates, study  # noqa: F401
 
 from ablate.analysis import analyse
 from ablate.plan import Decision
@@ -248,6 +248,7 @@ def test_a_statement_with_values_reads_as_it_is_asked(db: Database) -> None:
     assert query.run(db, sql)[1] == []
 
 
+@pytest.mark.usefixtures("few_replicates")
 def test_levels_stand_in_the_order_of_the_study(tmp_path: Path) -> None:
     """By name 100 comes before 12 and 2; one level is added later, between two others."""
 

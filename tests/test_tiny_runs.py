@@ -1,7 +1,8 @@
 """Every study of the project, shrunk, is trained to its metric on the CPU, in this process.
 
-Of runs that differ in how long they train alone, the shortest two are trained: the others repeat
-their steps.
+Steps and held-out texts are fewer than those of `--size tiny`, at which test_own_parts_study.py
+trains a study. Of runs that differ in how long they train alone, the shortest two are trained: the
+others repeat their steps.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ablate import metrics, store
 from ablate.launch import devices
 from ablate.launch.trainer import TorchTrainer
 from ablate.plan import Plan, PlannedRun, plan
-from ablate.plan.tiny import tiny
+from ablate.plan import tiny as tiny_
 from ablate.study import load
 from ablate.study_run import run_study
 
@@ -46,10 +47,22 @@ def shortest(whole: Plan) -> Plan:
     )
 
 
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tiny` takes as few steps, tokens and decoded pairs as make every final."""
+    sizes = {"SHORTEST": 3, "LONGEST": 12, "FEWEST": 1, "FINETUNED": 3}
+    sizes |= {"HELD_OUT": 256, "DECODED": 2}
+    for name, value in sizes.items():
+        monkeypatch.setattr(tiny_, name, value)
+
+
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
 def test_every_cell_of_a_tiny_study_reaches_its_metric(file: Path, tmp_path: Path) -> None:
-    small = tiny(load(str(file)))
-    made = shortest(plan(dataclasses.replace(small, seeds=small.seeds[:1], tune=None)))
+    small = tiny_.tiny(load(str(file)))
+    once = small.evaluation.model_copy(update={"points": 1})
+    one = dataclasses.replace(small, seeds=small.seeds[:1], tune=None, evaluation=once)
+    made = shortest(plan(one))
     with store.open(str(tmp_path / "tiny.db"), create=True) as db:
         executor = InProcessExecutor(devices.find("cpu"), TorchTrainer)
         outcome = run_study(made, db, executor, console=Console(file=io.StringIO()))

@@ -7,6 +7,7 @@ the lines that the command line prints. `figures_of` gives the figures of a repo
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -296,6 +297,7 @@ def _save(path: Path, text: str) -> None:
     path.write_text(_CONTROL.sub("�", text), encoding="utf-8", errors="replace")
 
 
+@functools.cache
 def _templates(escape: bool) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("ablate.report"),

@@ -158,7 +158,7 @@ def least_squares(y: Floats, blocks: Sequence[Floats]) -> Any:
     Raises:
         AblateError: The effects are not identifiable.
     """
-    import statsmodels.api as sm
+    from statsmodels.regression.linear_model import OLS  # `statsmodels.api` imports much more
 
     design = np.concatenate([np.ones((len(y), 1)), *blocks], axis=1)
     runs, effects = design.shape
@@ -172,7 +172,7 @@ def least_squares(y: Floats, blocks: Sequence[Floats]) -> Any:
             f"grid: {runs} runs for {effects} effects leave nothing to estimate noise from; add"
             " seeds."
         )
-    return sm.OLS(y, design).fit()
+    return OLS(y, design).fit()
 
 
 def term(name: str, model: Any, span: slice, total: float) -> Term:
