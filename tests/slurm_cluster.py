@@ -50,6 +50,8 @@ class Cluster:
         for name, value in values.items():
             text = text.replace(f"@{name}@", value)
         self.config.write_text(text)
+        gpus = "Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n"
+        (self.folder / "gres.conf").write_text(gpus)
         key = self.folder / "munge.key"
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o600)

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import fake_driver
 import pytest
 from cli_helpers import Run
 from launch_helpers import content, rows, small_plan, use_stub, wait_for
@@ -122,6 +123,21 @@ def test_a_gpu_that_a_worker_does_not_find_is_named(ray_nodes: Cluster, tmp_path
     # a node that takes longer than `ray.FIRST` to start an actor says so when the database is there
     path = tmp_path / "far.db"
     assert not path.exists() or rows(path, "SELECT 1 FROM attempt") == []
+
+
+@pytest.mark.skipif(bool(fake_driver.missing()), reason=fake_driver.missing())
+def test_scripts_share_the_gpus_that_ray_gave_them(
+    ray_nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
+    monkeypatch.setenv("LD_LIBRARY_PATH", fake_driver.make(tmp_path))
+    node = ray_nodes.add(num_gpus=2, num_cpus=5)
+    (tmp_path / "own.toml").write_text(fake_driver.study(tmp_path, "0.5"))
+    try:
+        assert begin(tmp_path, ray_nodes, "own.toml").wait(240) == 0, Path("out").read_text()
+    finally:
+        ray_nodes.kill(node)
+    fake_driver.check(tmp_path, 0.5)
 
 
 # -- what is asked of Ray --------------------------------------------------------------------------

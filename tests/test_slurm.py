@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import fake_driver
 import pytest
 from cli_helpers import Run
 from launch_helpers import (
@@ -274,6 +275,20 @@ def test_a_script_runs_in_slurm(
     assert rows(tmp_path / "a.db", "SELECT status, count(*) FROM run GROUP BY 1") == [
         ("complete", 4)
     ]
+
+
+@pytest.mark.skipif(bool(fake_driver.missing()), reason=fake_driver.missing())
+@pytest.mark.parametrize("gpus", ["1", "2", "0.5"])
+def test_scripts_have_the_gpus_that_slurm_gave_their_job(
+    gpus: str, cluster: Cluster, ablate: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two GPUs no two jobs have the same, and scripts share one only if they ask so."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    monkeypatch.setenv("LD_LIBRARY_PATH", fake_driver.make(tmp_path))
+    Path("own.toml").write_text(fake_driver.study(tmp_path, gpus) + "[slurm]\nmax_jobs = 2\n")
+    code, _, error = ablate("run", "own.toml", "--on", "slurm", "--db", "a.db")
+    assert code == 0, error
+    fake_driver.check(tmp_path, float(gpus))
 
 
 # -- what is asked of Slurm ------------------------------------------------------------------------
