@@ -266,6 +266,17 @@ def test_a_preset_is_a_level(tmp_path: Path) -> None:
     assert len({cell.config.n_ctx for cell in plan(study).cells}) == 1
 
 
+def test_a_level_of_a_preset_that_another_level_replaces_is_no_fault_of_the_file(
+    tmp_path: Path,
+) -> None:
+    level = '{ preset = "gpt", norm_kind = "none"%s }'  # gpt is post-norm
+    rest = "[factors]\nmodel = { a = {}, b = %s }\n"
+    study = read(tmp_path, BASE, rest % (level % ""))
+    assert [cell.config.norm for cell in plan(study).cells] == ["pre", "none"]
+    with pytest.raises(AblateError, match="norm = 'post' has no effect"):
+        plan(read(tmp_path, BASE, rest % (level % ', norm = "post"')))
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_can_be_planned_and_made_tiny(tmp_path: Path, name: str) -> None:
     data = "patch = 2" if PRESETS[name].side else 'tokenizer = "byte"'

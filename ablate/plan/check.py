@@ -87,14 +87,25 @@ def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str
 
 
 def _replaced(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
-    """Yield complaints about levels that no cell has, because another level implies a third one."""
-    in_file = tomllib.loads(study.toml).get("base", {})
+    """Yield complaints about levels that no cell has, because another level implies a third one.
+
+    A preset may bring more fields than the file has: these are no complaint.
+    """
+    tables = tomllib.loads(study.toml)
+    base = tables.get("base", {})
     given = [("base", name, name, value, cells) for name, value in study.base.items()]
-    given = [one for one in given if one[1] in in_file]  # a preset may set more
+    given = [one for one in given if one[1] in base]
     for factor, levels in study.factors.items():
+        in_file = tables.get("factors", {}).get(factor)
         for label, fields in levels.items():
             of_level = tuple(cell for cell in cells if cell.levels.get(factor) == label)
-            given += [("factors", factor, name, value, of_level) for name, value in fields.items()]
+            own = in_file.get(label) if isinstance(in_file, dict) else None
+            names = own if isinstance(own, dict) else (factor,)
+            given += [
+                ("factors", factor, name, value, of_level)
+                for name, value in fields.items()
+                if name in names
+            ]
     for table, key, name, value, concerned in given:
         if name not in CATALOGUE or not CATALOGUE[name].choice:
             continue
