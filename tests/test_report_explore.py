@@ -194,6 +194,26 @@ def test_an_exploration_names_no_folder_of_a_user(studied: SimpleNamespace) -> N
     assert "someone" not in text
 
 
+def test_attempts_that_failed_have_the_end_of_what_their_script_printed(
+    studied: SimpleNamespace,
+) -> None:
+    db, failed = studied.data.db, studied.numbers["concat", "4", 2]
+    (journal,) = studied.data.attempts.query("run == @failed")["journal"]
+    log = db.log(journal)
+    log.write_text("".join(f"step {n} of /home/someone/run\n" for n in range(1000)))
+    try:
+        attempts = explore.exploration(studied.data)["attempts"]
+        printed = dict(zip(attempts["run"], column(attempts["log"]), strict=True))
+        lines = printed.pop(failed).splitlines()
+        assert lines == [f"step {n} of ~/run" for n in range(980, 1000)]
+        assert set(printed.values()) == {None}
+    finally:
+        log.unlink()
+    log.mkdir()  # a log that cannot be read costs its lines alone
+    assert set(column(explore.exploration(studied.data)["attempts"]["log"])) == {None}
+    log.rmdir()
+
+
 def test_what_is_packed_is_what_the_page_unpacks(studied: SimpleNamespace) -> None:
     text = studied.page.read_text(encoding="utf-8")
     packed = dict(re.findall(r'id="packed-(\w+)">([^<]+)<', text))

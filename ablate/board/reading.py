@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 
 from ablate import tune
 from ablate.launch import slurm
@@ -148,7 +147,7 @@ def troubles(db: Database, failed: Sequence[Failed]) -> list[Trouble]:
     for line, those in groupby(failed, key=_last_line):
         by_line.setdefault(line, []).extend(those)
     return [
-        Trouble(line, runs, _tail(runs[0].error) or _printed(db.log(runs[0].journal)))
+        Trouble(line, runs, _tail(runs[0].error) or _last(db.printed(runs[0].journal, TAIL_BYTES)))
         for line, runs in sorted(by_line.items(), key=lambda item: -len(item[1]))
     ]
 
@@ -160,18 +159,9 @@ def _last_line(run: Failed) -> str:
 
 def _tail(error: str) -> str:
     """The last lines of an error; "" if it has no more than one."""
-    lines = error.strip().splitlines()
-    return "\n".join(lines[-TAIL:]) if len(lines) > 1 else ""
+    text = error.strip()
+    return _last(text) if "\n" in text else ""
 
 
-def _printed(log: Path | None) -> str:
-    """The last lines of a script's output; "" if there is none, or it may not be read."""
-    try:
-        if log is None or not log.is_file():
-            return ""
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - TAIL_BYTES))
-            lines = file.read().decode("utf-8", "replace").rstrip().splitlines()
-            return "\n".join(lines[-TAIL:])
-    except OSError:
-        return ""
+def _last(text: str) -> str:
+    return "\n".join(text.rstrip().splitlines()[-TAIL:])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -188,17 +187,9 @@ def _logs(data: ReportData, attempts: pd.DataFrame) -> list[str | None]:
     unfinished = attempts["status"].isin(UNFINISHED)
     latest = set(attempts.loc[unfinished, "id"].tail(LOGS))
     return [
-        _printed(data.db.log(journal)) if number in latest else None
+        _tail(data.db.printed(journal, LINES * WIDTH)) if number in latest else None
         for number, journal in zip(attempts["id"], attempts["journal"], strict=True)
     ]
-
-
-def _printed(log: Path | None) -> str | None:
-    if log is None or not log.is_file():
-        return None
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LINES * WIDTH))
-        return _tail(file.read().decode(errors="replace"))
 
 
 def _tokens_per_step(curves: pd.DataFrame) -> dict[int, float]:

@@ -75,6 +75,18 @@ class Database:
         path = self.journal(journal)
         return path and path.with_suffix(".log")
 
+    def printed(self, journal: str, size: int) -> str:
+        """Return the last `size` bytes of what a script printed; "" if they cannot be read."""
+        path = self.log(journal)
+        if path is None:
+            return ""
+        try:
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - size))
+                return file.read().decode(errors="replace")
+        except OSError:  # most attempts have no log
+            return ""
+
     def checkpoint(self, path: str) -> tuple[Path, list[Path]]:
         """Return where a checkpoint is, wherever the database was when it was written.
 
