@@ -175,7 +175,7 @@ def steps() -> str:
     grows = {one.arm: one for one in findings(study).of(records.LengthError)}
     rows = []
     for arm, step in zip(arms, (None, *effects_), strict=True):
-        told = "–" if step is None else f"{signed(step.mean, step.lo, step.hi)}"
+        told = "–" if step is None else signed(step.mean, step.lo, step.hi)
         if step is not None and not step.p_holm < 0.05:
             told += ", inconclusive"
         means = [np.mean(of[arm]) for of in (errors[1.0], errors[4.0], exact)]
