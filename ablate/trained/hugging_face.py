@@ -158,8 +158,8 @@ def as_of_a_run(config: RunConfig, special: Special) -> bool:
     objective, last = config.part("objective"), config.n_vocab - 1
     if not objective.corrupts or special.target != last:
         return bool(objective.pairs)
-    written = special.sentinels if objective.name == "span" else (special.mask,)
-    return written == tuple(range(last - 1, last - objective.special_tokens, -1))
+    hides = special.sentinels if objective.name == "span" else (special.mask,)
+    return hides == tuple(range(last - 1, last - objective.special_tokens, -1))
 
 
 def _token(theirs: Any, name: str) -> int | None:
@@ -291,9 +291,9 @@ def _text(folder: Path, theirs: Any) -> _Text:
         about = folder / "tokenizer_config.json"
         told = json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {}
         mark = told.get("mask_token")
-        marks = (mark["content"] if isinstance(mark, dict) else mark,) if mark else _MASKS
+        masks = (mark["content"] if isinstance(mark, dict) else mark,) if mark else _MASKS
     vocabulary = found.get_vocab()
-    mask = next((vocabulary[one] for one in marks if one in vocabulary), None)
+    mask = next((vocabulary[one] for one in masks if one in vocabulary), None)
     n_vocab = max(vocabulary.values(), default=-1) + 1
     if not encodes:
         return _Text(content, n_vocab, Special(mask), "")
@@ -370,11 +370,11 @@ def tokenizer_for(of: TextTokenizer, config: RunConfig) -> Any:
     special: dict[str, Any] = {}
     if len(of.separator) == 1 and not isinstance(of.inner, Bytes):
         special["eos_token"] = inner.id_to_token(of.separator[0])
-    written = _written(config)
-    if written:
+    added = _added(config)
+    if added:
         first, n = config.n_vocab - config.part("objective").special_tokens, inner.get_vocab_size()
         inner.add_tokens([f"<unused{number}>" for number in range(n, first)])
-    for number, name in written.items():
+    for number, name in added.items():
         mark = name if inner.token_to_id(name) is None else f"<|{name.strip('<[]>').lower()}|>"
         inner.add_special_tokens([mark])
         if inner.token_to_id(mark) != number:
@@ -390,7 +390,7 @@ def tokenizer_for(of: TextTokenizer, config: RunConfig) -> Any:
     return made
 
 
-def _written(config: RunConfig) -> dict[int, str]:
+def _added(config: RunConfig) -> dict[int, str]:
     """Return the tokens that the objective of a run adds to its tokenizer's, with their names.
 
     What begins a target is the last token, and has none.
