@@ -170,9 +170,9 @@ def rate() -> Picture:
         f"Simulated: {len(RUNGS)} rates, a run's noise has sd {NOISE:g}. Above, one arm: the lowest"
         " of the rates tried is chosen, and its run is lower than what the rate gives on average"
         f" (dotted). Below: over {ARMS:,} arms the number that was read is {-luck.mean():.3f}"
-        f" too low in the mean, and too low in {np.mean(luck < 0):.0%} of arms. The rate chosen so"
-        f" costs {1000 * regret.mean():.1f} thousandths of a nat in the mean, that of the lowest"
-        f" mean of three seeds {of_means:.1f}, and that of a curve fitted to all three"
+        f" too low in the mean, and too low in {np.mean(luck < 0):.0%} of arms. That choice of a"
+        f" rate costs {1000 * regret.mean():.1f} thousandths of a nat in the mean, that of the"
+        f" lowest mean of three seeds {of_means:.1f}, and that of a curve fitted to all three"
         f" {costs:.1f}.",
         draw,
     )
@@ -215,7 +215,8 @@ def number() -> Picture:
         "Why six pairs",
         "Above: the sign-flip test asks in how many of the 2ⁿ ways to flip the signs of n"
         " differences their mean is as far from 0. Even if all have one sign, 2 of the 2ⁿ are:"
-        f" below {first} pairs its p is never 0.05 or less, of four levels below {first_of_four}."
+        f" below {first} pairs its p is never 0.05 or less, nor below {first_of_four} pairs with"
+        " Holm's correction for four levels."
         " Below: the smallest effect that the t-test finds in 80% of studies, in sd of the paired"
         f" difference: {at[2]:.1f} at 2 pairs, {at[3]:.1f} at 3, {at[6]:.1f} at 6, {at[12]:.2f} at"
         " 12.",
