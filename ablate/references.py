@@ -52,14 +52,13 @@ def named(text: str) -> list[str]:
     """Return the keys of the works that a text names, in the order of the file.
 
     Args:
-        text: A `source`, or a sentence. Of a part up to a semicolon with an arXiv number, that
-            alone counts: other works may have the same authors and year. What names no work of
+        text: A `source`, or a sentence. In a part up to a semicolon that has arXiv numbers, these
+            alone count: other works may have the same authors and year. What names no work of
             the file is passed over.
     """
     called: set[str] = set()
     for part in text.split(";"):
-        number = _NUMBER.search(part)
-        called.update([number[0]] if number else _called().findall(part))
+        called.update(_NUMBER.findall(part) or _called().findall(part))
     return [key for key, work in works().items() if called.intersection(work.names)]
 
 

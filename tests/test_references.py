@@ -135,6 +135,7 @@ def test_the_report_cites_entries_and_every_entry_is_cited() -> None:
         ("Vaswani et al. 2017, arXiv:1706.03762, §3.4", ["vaswani2017attention"]),
         ("ReZero, arXiv:2003.04887v2, studies this", ["bachlechner2020rezero"]),
         ("Hägele et al. 2024", ["hagele2024scaling"]),
+        ("arXiv:2104.09864 as in arXiv:2302.13971", ["su2021roformer", "touvron2023llama"]),
         ("by Holm's method (Holm 1979); and Stein (1945)", ["holm1979simple"]),
         ("Elman 1990; Cho et al. 2014", ["cho2014learning", "elman1990finding"]),
         # another work of authors of that name and year
@@ -185,7 +186,7 @@ def test_a_report_has_the_works_of_its_runs_and_sentences_alone(
 
 
 def test_what_is_switched_on_is_cited(data: ReportData) -> None:
-    runs = data.runs.assign(dropout=0.1, z_loss=1e-4, n_kv_head=1, tokenizer="bpe-512")
+    runs = data.runs.assign(dropout=0.1, z_loss=1e-4, n_kv_head=1, tokenizer="bpe:512")
     added = {"srivastava2014dropout", "chowdhery2022palm", "ainslie2023gqa", "shazeer2019fast"}
     assert keys(replace(data, runs=runs)) - keys(data) == {*added, "sennrich2016neural"}
 
@@ -212,6 +213,21 @@ def test_presets_are_cited(data: ReportData) -> None:
     """
     found = keys(replace(data, study=replace(data.study, toml=toml)))
     assert found - keys(data) == {"zhang2024tinyllama", "lewis2020bart", "raffel2020exploring"}
+
+
+def test_a_text_of_a_user_is_not_cited_as_the_one_of_its_name(data: ReportData) -> None:
+    def of(corpus: str, *names: str) -> set[str]:
+        runs = data.runs.assign(corpus=[names[i % len(names)] for i in range(len(data.runs))])
+        return keys(replace(data, runs=runs, study=replace(data.study, toml=corpus))) - keys(
+            replace(data, runs=data.runs.assign(corpus="mine"))
+        )
+
+    assert of('[base]\ncorpus = "digits"', "digits") == {"alpaydin1998digits"}
+    assert of('[base]\ncorpus = "mnist/digits.npz"', "digits") == set()
+    assert of('[base]\ncorpus = "austen-letters.txt"', "austen-letters") == set()
+    assert of('[base]\ncorpus = "cmudict-long"', "cmudict-long") == {"cmudict"}
+    levels = '[factors]\ntext = { a = { corpus = "sotu" }, b = { corpus = "austen.txt" } }'
+    assert of(levels, "sotu", "austen") == {"peters_presidency"}
 
 
 def test_of_runs_by_others_only_the_statistics_are_known(data: ReportData) -> None:

@@ -18,11 +18,12 @@ from ablate.report.document import Section
 from ablate.text.labels import LABELS
 from ablate.text.tasks import TASKS
 
-# corpus, or the text of a task → key in references.bib
+# corpus that ablate ships, or a task with texts of its own → key in references.bib
 TEXTS = {
     "austen": "silge_janeaustenr",
     "sotu": "peters_presidency",
     "cmudict": "cmudict",
+    "cmudict-long": "cmudict",
     "digits": "alpaydin1998digits",
     "syllables": "cmudict",
 }
@@ -52,7 +53,7 @@ def _prose(sections: Sequence[Section]) -> Iterator[str]:
 
 def _sources(data: ReportData) -> Iterator[str]:
     """Yield the sources of the presets, levels and hyper-parameters of runs, and of metrics."""
-    for name in _presets(data.settings):
+    for name in _given(data.settings, PRESET):
         if name in PRESETS:
             yield PRESETS[name].source
     # of levels from outside, as the study keeps them: their code is not loaded here
@@ -77,13 +78,14 @@ def _sources(data: ReportData) -> Iterator[str]:
         yield METRICS[name].source
 
 
-def _presets(tables: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield what a study file names as presets, in [base], as a factor or in its levels."""
-    for name, value in tables.items():
-        if name == PRESET:
-            yield from value if isinstance(value, list) else (value,)
-        elif isinstance(value, dict):
-            yield from _presets(value)
+def _given(tables: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Yield the texts that a study file gives a field, in [base], as a factor or in its levels."""
+    for key, value in tables.items():
+        if key == name:
+            several = value if isinstance(value, list) else (value,)
+            yield from (one for one in several if isinstance(one, str))
+        if isinstance(value, dict):
+            yield from _given(value, name)
 
 
 def _combinations(data: ReportData, name: str, row: Factor) -> Iterator[dict[str, Any]]:
@@ -97,10 +99,12 @@ def _combinations(data: ReportData, name: str, row: Factor) -> Iterator[dict[str
 
 def _texts(data: ReportData) -> Iterator[str]:
     """Yield the keys of the texts, images and tokenizers of runs, and of what probes read."""
-    corpora = {*data.runs["corpus"], *data.runs.get("task", ())}
-    corpora |= {TASKS[name].corpus for name in corpora & set(TASKS)}
+    corpora = set(data.runs["corpus"])
+    if given := set(_given(data.settings, "corpus")):
+        corpora &= given  # a user's digits.npz is called "digits", too
+    tasks = set(data.runs.get("task", ()))
+    corpora |= {TASKS[name].corpus for name in tasks & set(TASKS)}
     corpora |= {LABELS[name].corpus for name in set(data.finals["name"]) & set(LABELS)}
-    # "cmudict-long" is a part of "cmudict"
-    yield from (TEXTS[one] for name in corpora if (one := str(name).partition("-")[0]) in TEXTS)
-    if any(str(name).startswith("bpe") for name in data.runs["tokenizer"]):
+    yield from (TEXTS[name] for name in (corpora | tasks) & set(TEXTS))
+    if any(str(name).startswith("bpe:") for name in data.runs["tokenizer"]):
         yield BPE
