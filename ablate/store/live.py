@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import text
-
 from ablate.store.database import Database
 from ablate.store.records import FAILED
-from ablate.store.status import TRIED, settings, tried
+from ablate.store.status import TRIED, selected, settings, tried
 from ablate.study import tuned_field
 
 
@@ -85,7 +83,7 @@ FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id =
 def failed(db: Database, study: str) -> list[Failed]:
     """Return the runs of a study that failed, those whose last attempt is newest first."""
     field = _tuned(db, study)
-    rows = _rows(
+    rows = selected(
         db,
         f"""
         SELECT run.id AS run, min(cell.label) AS cell, run.seed, min(member.role) AS role,
@@ -117,7 +115,7 @@ def failed(db: Database, study: str) -> list[Failed]:
 def queue(db: Database, study: str, most: int) -> list[Waiting]:
     """Return the first `most` runs of a study that wait, in the order of its plan."""
     field = _tuned(db, study)
-    rows = _rows(
+    rows = selected(
         db,
         f"""
         SELECT run.id AS run, min(cell.label) AS cell, run.seed, min(member.role) AS role,
@@ -141,7 +139,7 @@ def queue(db: Database, study: str, most: int) -> list[Waiting]:
 
 def devices(db: Database, study: str) -> list[DeviceUse]:
     """Return what a study used of each device, by host and name."""
-    rows = _rows(
+    rows = selected(
         db,
         f"""
         SELECT attempt.host, attempt.device, max(attempt.device_name) AS name,
@@ -176,7 +174,7 @@ def unplanned(db: Database, study: str) -> bool:
         "SELECT 1 FROM study JOIN cell ON cell.study_id = study.id WHERE study.name = :study AND"
         f" cell.active AND ({' OR '.join(parts)}) LIMIT 1"
     )
-    return bool(parts and _rows(db, sql, study=study))
+    return bool(parts and selected(db, sql, study=study))
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,7 @@ class Mark:
 
 def marks(db: Database, study: str) -> dict[int, Mark]:
     """Return run → its mark, for the runs of every role."""
-    rows = _rows(
+    rows = selected(
         db,
         f"""
         SELECT run.id, run.key, run.status, max(attempt.journal), count(attempt.id),
@@ -216,10 +214,5 @@ def _tuned(db: Database, study: str) -> str:
 
 
 def _toml(db: Database, study: str) -> str:
-    found = _rows(db, "SELECT toml FROM study WHERE name = :study", study=study)
+    found = selected(db, "SELECT toml FROM study WHERE name = :study", study=study)
     return str(found[0].toml) if found else ""
-
-
-def _rows(db: Database, sql: str, **values: object) -> list[Any]:
-    with db.read() as connection:
-        return list(connection.execute(text(sql), values))

@@ -47,7 +47,7 @@ class Survey:
 
     @property
     def done(self) -> int:
-        """Number of runs that will not be run again."""
+        """Number of runs that have a result, or failed."""
         return self.total - sum(self.counts.get(status, 0) for status in UNFINISHED)
 
 
@@ -96,7 +96,7 @@ class StudyStatus:
 
 def survey(db: Database, study_id: int) -> Survey:
     """Count the runs of a study by status."""
-    rows = _rows(
+    rows = selected(
         db,
         "SELECT status, count(*) AS number, sum(coalesce(flops, 1)) AS flops FROM run WHERE"
         f" {_OF_STUDY} GROUP BY status",
@@ -123,7 +123,7 @@ def same_seeds(db: Database, study: str) -> list[SameSeeds]:
     Curves of one point are the same only if those of all seeds are: such numbers, as an accuracy
     on few examples, may be equal by chance.
     """
-    rows = _rows(
+    rows = selected(
         db,
         "SELECT c.label AS cell, r.seed AS seed, s.metric AS metric, r.id AS run FROM study s"
         " JOIN cell c ON c.study_id = s.id JOIN member m ON m.cell_id = c.id AND m.role = 'compare'"
@@ -134,7 +134,7 @@ def same_seeds(db: Database, study: str) -> list[SameSeeds]:
     cells: dict[str, dict[int, tuple[Any, ...]]] = {}
     for row in rows:
         name = metrics.final(row.metric)[0].removeprefix("best ")
-        points = _rows(
+        points = selected(
             db,
             "SELECT step, value FROM metric JOIN series ON series.id = series_id WHERE"
             " run_id = :run AND series.name = :name ORDER BY step",
@@ -155,7 +155,7 @@ def same_seeds(db: Database, study: str) -> list[SameSeeds]:
 
 def seconds_by_cell(db: Database, study: str) -> dict[str, float]:
     """Return cell → mean seconds of the training of its complete runs, of every role."""
-    rows = _rows(
+    rows = selected(
         db,
         "SELECT r.cell AS cell, avg(f.value) AS seconds FROM all_runs AS r JOIN final AS f ON"
         " f.run_id = r.run AND f.name = 'train_seconds' WHERE r.study = :study AND r.status ="
@@ -172,7 +172,7 @@ def task_seconds(db: Database, device: str) -> dict[str, float]:
         db: The database.
         device: Name of the device, as attempts have it.
     """
-    rows = _rows(
+    rows = selected(
         db,
         "SELECT run.key AS key, attempt.device_seconds AS seconds FROM run JOIN attempt ON"
         " attempt.run_id = run.id WHERE run.kind = 'finetune' AND attempt.status = 'complete'"
@@ -185,7 +185,7 @@ def task_seconds(db: Database, device: str) -> dict[str, float]:
 def counts_by_cell(db: Database, study: str) -> dict[str, dict[str, int]]:
     """Return cell → status → number of runs of the study of that name."""
     counts: dict[str, dict[str, int]] = {}
-    rows = _rows(
+    rows = selected(
         db,
         "SELECT cell, status, count(*) AS number FROM all_runs WHERE study = :study"
         " GROUP BY cell, status ORDER BY min(run)",
@@ -198,7 +198,7 @@ def counts_by_cell(db: Database, study: str) -> dict[str, dict[str, int]]:
 
 def studies(db: Database, name: str | None = None) -> list[StudyStatus]:
     """Return the study of that name, or all, in order of registration."""
-    found = _rows(
+    found = selected(
         db,
         "SELECT id, name, metric, toml FROM study WHERE :name IS NULL OR name = :name ORDER BY id",
         name=name,
@@ -208,7 +208,7 @@ def studies(db: Database, name: str | None = None) -> list[StudyStatus]:
 
 def left(db: Database, name: str) -> dict[str, int]:
     """Return the cells that an earlier revision of a study had → the number of their runs."""
-    rows = _rows(
+    rows = selected(
         db,
         "SELECT cell.label AS cell, count(DISTINCT run_id) AS number FROM study"
         " JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id"
@@ -237,7 +237,7 @@ def waiting(db: Database, name: str) -> list[str]:
     )
     tables = [
         settings(row.toml)
-        for row in _rows(db, "SELECT toml FROM study WHERE name = :study", study=name)
+        for row in selected(db, "SELECT toml FROM study WHERE name = :study", study=name)
     ]
     seeds = [one.get("seeds") for one in tables]
     two_stage = any(isinstance(one, dict) and "pilot" in one for one in seeds)
@@ -267,7 +267,7 @@ GROUP BY {by} HAVING failed OR NOT unfinished ORDER BY min(member.ordinal)
 
 
 def _undecided(db: Database, name: str, **parts: str) -> list[Any]:
-    return _rows(
+    return selected(
         db, _UNDECIDED.format(unfinished=UNFINISHED, failed_ones=FAILED, **parts), study=name
     )
 
@@ -289,7 +289,7 @@ def settings(toml: str) -> dict[str, Any]:
 
 def checkpoints(db: Database, study_id: int) -> dict[str, str]:
     """Return key → path of the newest existing checkpoint of a study's unfinished runs."""
-    rows = _rows(
+    rows = selected(
         db,
         "SELECT run.key, artifact.path FROM run JOIN artifact ON artifact.run_id = run.id AND"
         f" artifact.kind = 'checkpoint' WHERE {_OF_STUDY} AND run.status <> 'complete'",
@@ -307,7 +307,7 @@ def _status(db: Database, study: Any) -> StudyStatus:
     reported = metrics.final(study.metric)[0].removeprefix("best ")
     field = tuned_field(settings(study.toml))
     counted, gone = survey(db, study.id), dead(db, study.id)
-    rows = _rows(db, _WORKING, study=study.id, metric=reported, field=field)
+    rows = selected(db, _WORKING, study=study.id, metric=reported, field=field)
     working = [_working(db, row, row.run in gone, tried(field, row.tried)) for row in rows]
     speed = left = 0.0  # FLOP/s, FLOPs
     for row, run in zip(rows, working, strict=True):
@@ -332,7 +332,7 @@ def _seconds_as_before(
             left -= (row.flops or 1.0) * run.step / run.steps
         if not run.dead and not run.queued:
             workers += 1 / (row.pack_size or 1)
-    (before,) = _rows(
+    (before,) = selected(
         db,
         "SELECT sum(attempt.device_seconds) AS seconds, sum(coalesce(run.flops, 1)) AS flops"
         " FROM run JOIN attempt ON attempt.run_id = run.id AND attempt.status = 'complete' AND"
@@ -408,6 +408,7 @@ def _silence(db: Database, journal: str) -> float | None:
         return None
 
 
-def _rows(db: Database, sql: str, **values: object) -> list[Any]:
+def selected(db: Database, sql: str, **values: object) -> list[Any]:
+    """Return the rows of a SELECT, with values for its names."""
     with db.read() as connection:
         return list(connection.execute(text(sql), values))
