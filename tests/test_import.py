@@ -487,6 +487,17 @@ def test_wide_columns_keep_states_and_overwrite_none(ablate: Run) -> None:
     refused(ablate, ["import", "runs.csv", "--study", "t", *ONE, *pattern], ["'loss'", "--metric"])
 
 
+def test_a_column_that_says_which_runs_ended_is_not_passed_over_in_silence(ablate: Run) -> None:
+    frame = pd.DataFrame({"optimizer": ["sgd", "sgd", "adam", "adam"], "seed": [0, 1, 0, 1]})
+    frame.assign(loss=[2.0, 2.1, 1.0, 1.1], status=["done", "running", "done", "done"]).to_csv(
+        "runs.csv", index=False
+    )
+    assert "'running' counts as complete" in done(ablate, "runs.csv", "--study", "s", *ONE)
+    assert counts() == {"complete": 4}
+    where = ("--where", "status=done")
+    assert "running" not in done(ablate, "runs.csv", "--study", "t", *ONE, *where)
+
+
 @pytest.mark.parametrize(
     ("goal", "names"),
     [

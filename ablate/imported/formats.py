@@ -45,7 +45,7 @@ def read(paths: Sequence[Path], asked: Asked) -> list[Source]:
             " column seed"
         )
     columns = (*asked.factors, *asked.resources.values(), asked.seed)
-    wanted = Wanted(columns, asked.metrics or ("",), asked.step, pattern)
+    wanted = Wanted(columns, asked.metrics or ("",), asked.step, pattern, asked.where)
     found = []
     for path in paths:
         if not path.exists():

@@ -31,12 +31,14 @@ class Wanted:
         step: Column of the step in a table with several rows for a run; "" for none.
         pattern: Regular expression whose named groups become columns: of the names of runs or
             folders, or of the columns of a wide table.
+        where: Conditions on rows, as `--where` has them.
     """
 
     columns: tuple[str, ...]
     metrics: tuple[str, ...]
     step: str = ""
     pattern: re.Pattern[str] | None = None
+    where: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

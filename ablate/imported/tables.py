@@ -55,7 +55,7 @@ def read(path: Path, wanted: Wanted) -> Source:
     columns = list(map(str, table))
     if any(name.endswith(LOWEST) for name in columns):
         return _chart(source, wanted)
-    source = _with_states(source)
+    source = _with_states(source, wanted)
     if wanted.pattern is not None:
         return _patterned(source, wanted, wanted.pattern)
     return _numbered(source, wanted)
@@ -93,7 +93,7 @@ def _steps(source: Source, column: str) -> list[int]:
     return [int(value) for value in values if value is not None]
 
 
-def _with_states(source: Source) -> Source:
+def _with_states(source: Source, wanted: Wanted) -> Source:
     """Return the source with the states of runs, if it is a table that W&B or ablate exports."""
     table = source.table
     if {"Name", "State"} <= set(table) and set(table["State"]) <= set(STATES):
@@ -101,13 +101,28 @@ def _with_states(source: Source) -> Source:
     elif set(table) >= EXPORTED and set(table["status"]) <= set(OF_ABLATE):
         tool, column, states = "ablate", "status", OF_ABLATE
     else:
-        return source
+        return dataclasses.replace(source, notes=(*source.notes, *_unread(source, wanted)))
     recorded = {
         place: Recorded(status=states[state], why=f"{tool}: {state}")
         for place, state in table[column].items()
         if states[state] != "complete"
     }
     return dataclasses.replace(source, recorded=recorded)
+
+
+def _unread(source: Source, wanted: Wanted) -> Iterator[str]:
+    """Yield a sentence for each column of another table that seems to say which runs ended."""
+    ended = {**STATES, **OF_ABLATE}
+    used = (*wanted.columns, *(one.partition("=")[0].rstrip("!<>") for one in wanted.where))
+    for column in map(str, source.table):
+        if column.lower() not in ("status", "state") or column in used:
+            continue
+        states = dict.fromkeys(map(str, source.table[column]))
+        if other := [one for one in states if ended.get(one.lower(), "complete") != "complete"]:
+            yield (
+                f"The column {column} is not read: a run that is {other[0]!r} counts as complete if"
+                f" it has a value; --where {column}=VALUE chooses rows."
+            )
 
 
 def _patterned(source: Source, wanted: Wanted, pattern: re.Pattern[str]) -> Source:
