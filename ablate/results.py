@@ -113,7 +113,8 @@ def load(study: str, db: Source = None, *, role: str | None = "compare") -> pd.D
     opened = database(db)
     row = _study(opened, study)
     runs = _frame(rows.runs(opened, row.name, _role(role)))
-    for factor, part in _levels(opened, row.id).groupby("factor", sort=False):
+    levels = _frame(rows.levels(opened, row.id))
+    for factor, part in levels.groupby("factor", sort=False):
         if factor in runs and pd.api.types.is_numeric_dtype(runs[factor]):
             continue
         order = list(dict.fromkeys(part.sort_values("ordinal")["level"]))
@@ -147,22 +148,20 @@ def without_folders(runs: pd.DataFrame) -> pd.DataFrame:
 def levels(study: str, db: Source = None) -> dict[str, dict[str, str]]:
     """Return cell → factor → level's label, without factors that have no meaning in a cell."""
     opened = database(db)
-    frame = _levels(opened, _study(opened, study).id)
-    return {
-        str(cell): dict(zip(part["factor"], part["level"], strict=True))
-        for cell, part in frame.groupby("cell", sort=False)
-    }
+    return _levels_of(rows.levels(opened, _study(opened, study).id))
 
 
 def orders(study: str, db: Source = None) -> dict[str, list[str]]:
     """Return factor → labels of its levels, baseline first, factors in the order of the labels."""
     opened = database(db)
-    frame = _levels(opened, _study(opened, study).id)
-    ordered = frame.sort_values("ordinal", kind="stable").groupby("factor")["level"].unique()
-    label = str(frame["cell"].iloc[0]) if len(frame) else ""
+    found = rows.levels(opened, _study(opened, study).id).rows
+    ordered: dict[str, dict[str, None]] = {}
+    for _, factor, level, _ in sorted(found, key=lambda row: row[3]):
+        ordered.setdefault(factor, {})[level] = None
+    label = found[0][0] if found else ""
     return {
         factor: list(ordered[factor])
-        for factor in sorted(ordered.index, key=lambda name: label.find(f"{name}="))
+        for factor in sorted(sorted(ordered), key=lambda name: label.find(f"{name}="))
     }
 
 
@@ -174,30 +173,29 @@ def arms(study: str, db: Source = None) -> pd.DataFrame:
     """
     opened = database(db)
     row = _study(opened, study)
-    contrasts = _contrasts(opened, row.id)
-    by_cell = levels(study, opened)
-    single = contrasts["factor"].nunique() <= 1
+    contrasts = rows.contrasts(opened, row.id)
+    by_cell = _levels_of(rows.levels(opened, row.id))
+    compared = [dict(zip(contrasts.columns, one, strict=True)) for one in contrasts.rows]
+    single = len({one["factor"] for one in compared}) <= 1
     named: dict[str, str] = {}
-    for contrast in contrasts.to_dict("records"):
-        base = (
-            baseline_level(contrast["factor"], by_cell.get(contrast["baseline"], {}))
-            if single
-            else BASELINE
+    for one in compared:
+        baseline = one["baseline"]
+        named[baseline] = (
+            baseline_level(one["factor"], by_cell.get(baseline, {})) if single else BASELINE
         )
-        named[contrast["baseline"]] = base
+    baselines = set(named)
     order = list(dict.fromkeys(named.values()))
-    for contrast in contrasts.to_dict("records"):
-        named.setdefault(
-            contrast["cell"],
-            contrast["level"] if single else f"{contrast['factor']}={contrast['level']}",
-        )
+    for one in compared:
+        level = one["level"] if single else f"{one['factor']}={one['level']}"
+        named.setdefault(one["cell"], level)
     cells = _frame(rows.cells(opened, row.id))
-    cells["arm"] = [named.get(cell, cell) for cell in cells["cell"]]
-    cells["is_baseline"] = cells["cell"].isin(set(contrasts["baseline"]))
-    cells["arm"] = pd.Categorical(
-        cells["arm"], categories=list(dict.fromkeys([*order, *cells["arm"]])), ordered=True
+    of_cells = [named.get(cell, cell) for cell in cells["cell"]]
+    return cells.assign(
+        arm=pd.Categorical(
+            of_cells, categories=list(dict.fromkeys([*order, *of_cells])), ordered=True
+        ),
+        is_baseline=cells["cell"].isin(baselines),
     )
-    return cells
 
 
 def baseline_level(factor: str, levels: dict[str, str]) -> str:
@@ -444,11 +442,9 @@ def _study(db: Database, name: str) -> StudyRow:
     return StudyRow(**dict(zip(columns, matches[0], strict=True)))
 
 
-def _levels(db: Database, study_id: int) -> pd.DataFrame:
-    """cell, factor, level, ordinal of the study's active cells."""
-    return _frame(rows.levels(db, study_id))
-
-
-def _contrasts(db: Database, study_id: int) -> pd.DataFrame:
-    """family, stratum, factor, level, cell, baseline."""
-    return _frame(rows.contrasts(db, study_id))
+def _levels_of(found: rows.Rows) -> dict[str, dict[str, str]]:
+    """Cell → factor → level's label of the rows of `rows.levels`."""
+    by_cell: dict[str, dict[str, str]] = {}
+    for cell, factor, level, _ in found.rows:
+        by_cell.setdefault(cell, {})[factor] = level
+    return by_cell

@@ -77,8 +77,8 @@ def test_the_effect_is_that_of_the_script(tmp_path: Path) -> None:
         [np.mean([loss(depth, seed) for seed in range(3)]) for depth in (1, 2)]
     )
     with store.open(str(path)) as db:
-        text = report.answer(report.gather(db, "own"))
-        page = report.write(report.gather(db, "own"), tmp_path / "page")
+        data = report.gather(db, "own")
+        text, page = report.answer(data), report.write(data, tmp_path / "page")
     assert "token" not in text and "held-out" not in text and "learning rate" not in text
     assert page.exists() and "command" in (tmp_path / "page" / "report.md").read_text()
 
@@ -281,8 +281,9 @@ def test_another_number_than_the_rate_is_tuned(tmp_path: Path) -> None:
     )
     assert used == [(float(value),)]
     with store.open(str(tmp_path / "a.db")) as db:
-        text = report.answer(report.gather(db, "own"))
-        report.write(report.gather(db, "own"), tmp_path / "page")
+        data = report.gather(db, "own")
+        text = report.answer(data)
+        report.write(data, tmp_path / "page")
     assert "Tuned: width" in text and "learning rate" not in text
 
 

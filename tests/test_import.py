@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_helpers import ROOT, Run, refused
+from report_study import few_replicates  # noqa: F401
 from scipy import stats as scipy_stats
 from store_plans import plan_of
 
@@ -538,6 +539,7 @@ def test_what_is_unknown_is_blank_and_what_columns_say_is_used(ablate: Run) -> N
     assert set(runs["tokens"]) == {2_500_000_000}
 
 
+@pytest.mark.usefixtures("few_replicates")
 def test_curves_are_fitted_as_those_of_the_table(ablate: Run) -> None:
     noise = np.random.default_rng(1)
     rows = [

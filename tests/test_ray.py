@@ -12,13 +12,14 @@ import fake_driver
 import pytest
 from cli_helpers import Run
 from launch_helpers import content, rows, small_plan, use_stub, wait_for
-from ray_cluster import Cluster
+from ray_cluster import Cluster, missing
 
 from ablate.errors import AblateError
 from ablate.plan import Plan, plan
 from ablate.study import Ray, load
 
-pytest.importorskip("ray")
+if why := missing():  # Ray itself is imported where it is used
+    pytest.skip(why, allow_module_level=True)
 HERE = Path(__file__).parent
 STEPS = 100
 SCRIPT = """

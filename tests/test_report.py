@@ -455,9 +455,9 @@ def test_the_page_in_chromium(
 
 def write(tmp_path: Path, outcome, factors=TOPOLOGY, **options) -> str:  # type: ignore[no-untyped-def]
     db = study(tmp_path, factors, outcome, **options)
-    text = page(report.write(report.gather(db, "topology"), tmp_path / "out")).text
-    answer = report.answer(report.gather(db, "topology"))
-    assert answer.splitlines()[1] in text
+    data = report.gather(db, "topology")
+    text = page(report.write(data, tmp_path / "out")).text
+    assert report.answer(data).splitlines()[1] in text
     return text
 
 

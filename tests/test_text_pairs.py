@@ -13,7 +13,6 @@ import torch
 from finetune_study import BASE, folder_of, planned, table, train
 from tokenizers import Tokenizer, models, pre_tokenizers
 from train_helpers import config as run_config
-from transformers import BertTokenizerFast
 
 from ablate.config import RunConfig
 from ablate.data.passages import Passages, written
@@ -52,6 +51,8 @@ def test_a_pair_stands_between_start_delimiter_and_extract() -> None:
 @pytest.mark.parametrize(("n_a", "n_b"), [(2, 3), (9, 2), (2, 9), (9, 9), (7, 8), (1, 8)])
 def test_berts_format_is_that_of_transformers(tmp_path: Path, n_a: int, n_b: int) -> None:
     """Also which tokens are left out of a pair that is too long."""
+    from transformers import BertTokenizerFast
+
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{k}" for k in range(15))]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     reference = BertTokenizerFast(str(tmp_path / "vocab.txt"), do_lower_case=False)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from finetune_study import BASE, folder_of, planned, table, train
-from transformers import BertTokenizerFast
 
 from ablate.config import RunConfig
 from ablate.data.tasks import scores
@@ -26,6 +25,8 @@ from ablate.text.tokens import of
 
 def test_the_first_token_of_a_word_carries_its_class_as_in_berts_tagging(tmp_path: Path) -> None:
     """The reference is `word_ids` of transformers: the first token of each word."""
+    from transformers import BertTokenizerFast
+
     vocabulary = ["[UNK]", "the", "cat", "##s", "##ter", "mon", "ran", "##ning", "run"]
     (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
     library = BertTokenizerFast(str(tmp_path / "vocab.txt"))

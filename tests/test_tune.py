@@ -847,8 +847,8 @@ def test_the_same_level_twice_shows_no_effect(tmp_path: Path, monkeypatch) -> No
             )
             assert effect.p == effect.p_holm == effect.p_sign_flip == 1.0 and not effect.significant
         assert len(results.load("bowl", db).query("role == 'compare'")) == 18
-        text = report.answer(report.gather(db, "bowl"))
-        page = report.write(report.gather(db, "bowl"), tmp_path / "out")
+        data = report.gather(db, "bowl")
+        text, page = report.answer(data), report.write(data, tmp_path / "out")
     for level in ("again", "a third time"):
         assert (
             f"{level} equals once exactly in all 6 pairs: held-out loss does not differ. "
@@ -882,8 +882,8 @@ def reported(tmp_path_factory: pytest.TempPathFactory):
         patch.setattr(figures, "save", save_svg)
         launch(study(folder, text=text), folder / "a.db")
         with store.open(str(folder / "a.db")) as db:
-            page = report.write(report.gather(db, "bowl"), folder / "out")
-            answer = report.answer(report.gather(db, "bowl"))
+            data = report.gather(db, "bowl")
+            page, answer = report.write(data, folder / "out"), report.answer(data)
     return folder / "out", answer, page.with_suffix(".md").read_text().replace("\\", "")
 
 
@@ -992,7 +992,8 @@ def test_while_rates_are_tuned_the_report_says_so(tmp_path: Path, monkeypatch) -
     given = study(tmp_path)
     with store.open(str(tmp_path / "a.db"), create=True) as db:
         register(db, plan(given))
-        answer = report.answer(report.gather(db, "bowl"))
-        report.write(report.gather(db, "bowl"), tmp_path / "out")
+        data = report.gather(db, "bowl")
+        answer = report.answer(data)
+        report.write(data, tmp_path / "out")
     assert "The learning rates are being tuned: 0 of 10 runs ended." in answer
     assert "none is chosen yet" in answer

@@ -208,5 +208,6 @@ def _measured(data: StudyData, names: Sequence[str]) -> Iterator[tuple[str, floa
 
 def named_cells(data: StudyData) -> dict[str, dict[str, Any]]:
     """Return cell → the stratum, cell and arm that a finding on it names."""
-    named = data.arms[["stratum", "cell", "arm"]].astype(str)
-    return {row["cell"]: row for row in named.to_dict("records")}  # type: ignore[misc]
+    names = ("stratum", "cell", "arm")
+    rows = zip(*(map(str, data.arms[name]) for name in names), strict=True)
+    return {row[1]: dict(zip(names, row, strict=True)) for row in rows}

@@ -123,25 +123,32 @@ def same_seeds(db: Database, study: str) -> list[SameSeeds]:
     Curves of one point are the same only if those of all seeds are: such numbers, as an accuracy
     on few examples, may be equal by chance.
     """
-    rows = selected(
+    chosen = (
+        " FROM study s JOIN cell c ON c.study_id = s.id JOIN member m ON m.cell_id = c.id AND"
+        " m.role = 'compare' JOIN run r ON r.id = m.run_id WHERE s.name = :study AND c.active AND"
+        " r.status = 'complete' AND r.kind NOT IN ('transformer', 'finetune')"
+    )
+    runs = selected(
         db,
-        "SELECT c.label AS cell, r.seed AS seed, s.metric AS metric, r.id AS run FROM study s"
-        " JOIN cell c ON c.study_id = s.id JOIN member m ON m.cell_id = c.id AND m.role = 'compare'"
-        " JOIN run r ON r.id = m.run_id WHERE s.name = :study AND c.active AND r.status ="
-        " 'complete' AND r.kind NOT IN ('transformer', 'finetune') ORDER BY c.id, r.seed",
+        "SELECT c.label AS cell, r.seed AS seed, s.metric AS metric, r.id AS run"
+        f"{chosen} ORDER BY c.id, r.seed",
         study=study,
     )
+    if not runs:
+        return []
+    name = metrics.final(runs[0].metric)[0].removeprefix("best ")
+    curves_of: dict[int, list[tuple[int, float]]] = {}
+    for point in selected(
+        db,
+        "SELECT run_id AS run, step, value FROM metric JOIN series ON series.id = series_id WHERE"
+        f" series.name = :name AND run_id IN (SELECT r.id{chosen}) ORDER BY run_id, step",
+        study=study,
+        name=name,
+    ):
+        curves_of.setdefault(point.run, []).append((point.step, point.value))
     cells: dict[str, dict[int, tuple[Any, ...]]] = {}
-    for row in rows:
-        name = metrics.final(row.metric)[0].removeprefix("best ")
-        points = selected(
-            db,
-            "SELECT step, value FROM metric JOIN series ON series.id = series_id WHERE"
-            " run_id = :run AND series.name = :name ORDER BY step",
-            run=row.run,
-            name=name,
-        )
-        cells.setdefault(row.cell, {})[row.seed] = tuple((one.step, one.value) for one in points)
+    for row in runs:
+        cells.setdefault(row.cell, {})[row.seed] = tuple(curves_of.get(row.run, ()))
     found = []
     for cell, curves in cells.items():
         groups: dict[tuple[Any, ...], list[int]] = {}
