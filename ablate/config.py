@@ -21,6 +21,7 @@ from ablate import code, metrics
 from ablate.components import CATALOGUE, Component, Field
 from ablate.components.catalogue import CROSSES
 from ablate.errors import AblateError, unknown, written
+from ablate.formats import LARGEST
 
 NUMERICS = 1  # increased whenever the mathematics or a default changes: part of every run's key
 
@@ -308,14 +309,18 @@ def own_value(field: Field, value: object) -> Any:
     """Return the value of a part's own field, checked by its type.
 
     Raises:
-        AblateError: It is of another type.
+        AblateError: It is of another type, or a whole number that the database does not hold.
     """
     try:
-        return TypeAdapter(field.type).validate_python(value)
+        own: Any = TypeAdapter(field.type).validate_python(value)
     except ValidationError as error:
         raise AblateError(
             f"{field.name} = {written(value):.80}: {error.errors()[0]['msg'].lower()}"
         ) from None
+    for one in own if isinstance(own, tuple) else [own]:
+        if isinstance(one, int) and abs(one) > LARGEST:
+            raise AblateError(f"{field.name} = {written(value):.80}: at most {LARGEST} in size")
+    return own
 
 
 def _divisors(n: int) -> str:

@@ -25,6 +25,7 @@ from typing import Any
 from ablate.errors import unknown
 
 Rows = Sequence[Sequence[Any]]
+LARGEST = (1 << 63) - 1  # of the whole numbers that a column of the database holds
 
 
 def render(columns: Sequence[str], rows: Rows, format: str = "table") -> str:

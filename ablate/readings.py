@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ablate.formats import LARGEST
+
 # names of the step in a record, the first that is there counts
 STEPS = ("step", "global_step", "_step", "iter", "iteration", "epoch")
 
@@ -39,7 +41,12 @@ class Records:
             name: number for name, one in record.items() if (number := _number(one)) is not None
         }
         named = next(
-            (name for name in STEPS if name in numbers and numbers[name].is_integer()), None
+            (
+                name
+                for name in STEPS
+                if name in numbers and numbers[name].is_integer() and abs(numbers[name]) < LARGEST
+            ),
+            None,
         )
         step = None if named is None else int(numbers.pop(named))
         if not numbers:
@@ -205,8 +212,8 @@ def _events(data: bytes) -> Iterator[Reading]:
         step = 0
         values: dict[str, float] = {}
         for field, value in _message(record):
-            if field == 2 and isinstance(value, int):
-                step = value
+            if field == 2 and isinstance(value, int):  # int64: negative ones come last
+                step = (value + (1 << 63)) % (1 << 64) - (1 << 63)
             elif field == 5 and isinstance(value, bytes):
                 values |= dict(_scalars(value))
         if values:

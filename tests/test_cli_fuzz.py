@@ -27,6 +27,7 @@ from spoilt_databases import allowed, build, chunks, spoil
 from study_mutations import HUGE, LEVELS, TEXTS
 
 from ablate import figures
+from ablate.board.server import Server
 from ablate.cli import app, main, running
 from ablate.components import CATALOGUE
 from ablate.launch import forecast
@@ -227,7 +228,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A process whose home is here, with stub workers and no GPU, figures of one format, a watch
-    that ends at once and no Datasette, whose server would take its place.
+    and a board that end at once, and no Datasette, whose server would take its place.
     """
     use_stub(monkeypatch)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -238,10 +239,11 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(figures, "save", lambda figure, stem, *_: save_svg(figure, stem))
     monkeypatch.setattr(forecast, "SECONDS", 0.05)
 
-    def ended(seconds: float) -> None:
+    def ended(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(running, "time", types.SimpleNamespace(sleep=ended))
+    monkeypatch.setattr(Server, "serve_forever", ended)
     find = importlib.util.find_spec
 
     def found(name: str, *more: Any) -> Any:

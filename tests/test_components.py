@@ -209,6 +209,38 @@ def test_a_study_may_vary_an_own_field(tmp_path: Path) -> None:
         plan(parse(study.replace("windowed", "rotary"), tmp_path / "windows.toml"))
 
 
+class Wide(Silent):
+    """A norm with as many parameters as a field of its own says."""
+
+    fields = (Field("breadth", int, 1, "Parameters of a norm."),)
+
+    def sizes(self, config: Any, width: int) -> Counts:
+        return Counts(params=config.breadth)
+
+
+@pytest.mark.parametrize(
+    ("breadth", "said"),
+    [(10**18, "parameters are too many"), (2**63, "breadth = 9223372036854775808: at most")],
+)
+def test_no_run_is_too_large_for_the_whole_numbers_of_the_database(
+    tmp_path: Path, breadth: int, said: str
+) -> None:
+    ablate.level("norm_kind", "wide", meaning="a norm")(Wide)
+    study = """
+        name = "wide"
+        question = "How wide?"
+        seeds = 1
+        [base]
+        norm_kind = "wide"
+        n_layer = 8
+        tokens = "16K"
+        [factors]
+        breadth = [1, {}]
+    """
+    with pytest.raises(AblateError, match=f"cell 'breadth={breadth}': .*{said}"):
+        plan(parse(study.format(breadth), tmp_path / "wide.toml"))
+
+
 class Scaled(Norm):
     """A norm with a hyper-parameter of its own."""
 

@@ -304,7 +304,11 @@ def test_parameters_and_flops_equal_the_modules(changes: dict[str, Any]) -> None
         ({"mask_ratio": 0.95, "image_height": 2, "image_width": 4}, "hides 2 of 2 patches"),
         ({"position": "rotary"}, "position = 'rotary' counts distances"),
         ({"d_decoder": 10}, "d_decoder = 10 is not a multiple of 4"),
-        ({"n_layer_decoder": 0}, "n_layer_decoder = 0: at least 1"),
+        ({"n_layer_decoder": 0}, "n_layer_decoder = 0: a number from 1 to 1024"),
+        ({"n_layer_decoder": 2**63}, "n_layer_decoder = 9223372036854775808: at most"),
+        ({"n_layer_decoder": 10**9}, "n_layer_decoder = 1000000000: a number from 1 to 1024"),
+        ({"d_decoder": -8}, "d_decoder = -8: a number from 0 to 65536"),
+        ({"d_decoder": 10**9}, "d_decoder = 1000000000: a number from 0 to 65536"),
         ({"document_mask": "attention"}, "reads one image a row"),
         (
             {"objective": "classify", "image_height": 2, "image_width": 2, "n_ctx": 2},

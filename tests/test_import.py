@@ -445,6 +445,12 @@ def test_a_mistake_in_the_table_is_one_line(ablate: Run) -> None:
         ("none.csv", ["none.csv", "no such file"]),
     ):
         refused(ablate, ["import", name, "--study", "s", *NAMED], words)
+    steps = along(frame)["step"].map(lambda step: 2**63 if step == 40 else step)
+    along(frame).assign(step=steps).to_csv("large.csv", index=False)
+    step = ["import", "large.csv", "--study", "s", *NAMED, "--step", "step"]
+    refused(ablate, step, ["step 9223372036854775808"])
+    frame.assign(n="1e20").to_csv("wide.csv", index=False)
+    refused(ablate, ["import", "wide.csv", "--study", "s", *NAMED, "--n", "n"], ["line 2", "1e20"])
     unnamed = ["import", "no_seed.csv", "--study", "s", *NAMED[:6]]
     refused(ablate, unnamed, ["--seed", "add a column"])
     chosen = ("--baseline", "optimizer=sgd", "--baseline", "depth=2")

@@ -142,7 +142,8 @@ def test_a_study_of_learners_alone_has_no_optimiser(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "loss": ({"metric": "task_loss"}, "'method=svm'.*gives classes no probabilities"),
     "c": ({"finetune": "learner_c = 0"}, "learner_c = 0.0: a number above 0"),
-    "trees": ({"finetune": "n_trees = 0"}, "n_trees = 0: a whole number of 1 or more"),
+    "trees": ({"finetune": "n_trees = 0"}, "n_trees = 0: a whole number from 1 to 1000000"),
+    "many trees": ({"finetune": "n_trees = 1e12"}, "n_trees = 1000000000000: a whole number from"),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import struct
 from pathlib import Path
 
 from cli_helpers import python
@@ -25,6 +26,8 @@ def test_lines_of_json_have_the_step_that_they_name() -> None:
     )
     for text in ("loss: 1.5", '{"loss": 1.5', "[1, 2]", '{"text": "a"}', "{}", ""):
         assert lines.read(text) is None
+    # the database holds steps up to 2^63 - 1; a larger number is none
+    assert lines.read('{"step": 1e20, "iter": 10, "loss": 1}') == (10, {"step": 1e20, "loss": 1.0})
     reading = lines.read('{"step": 11, "loss": NaN}')
     assert reading is not None and math.isnan(reading.values["loss"])
 
@@ -90,6 +93,15 @@ def test_events_of_tensorboard_are_read_up_to_a_torn_record(tmp_path: Path) -> N
     assert list(read(path)) == expected
     path.write_bytes(base64.b64decode(EVENTS)[:-70])
     assert list(read(path)) == expected[:2]
+
+
+def test_steps_of_tensorboard_are_signed(tmp_path: Path) -> None:
+    step = b"\x10" + b"\xff" * 9 + b"\x01"  # field 2, an int64: -1
+    value = b"\x0a\x01a\x15" + struct.pack("<f", 0.5)  # tag, simple_value
+    event = step + b"\x2a\x0a\x0a\x08" + value
+    path = tmp_path / "events.out.tfevents.1.host"
+    path.write_bytes(struct.pack("<Q4x", len(event)) + event + bytes(4))
+    assert list(read(path)) == [(-1, {"a": 0.5})]
 
 
 def test_files_that_appear_and_grow_are_read_again(tmp_path: Path) -> None:

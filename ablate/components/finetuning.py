@@ -68,11 +68,12 @@ class Method(Component):
     fields: ClassVar[tuple[Field, ...]] = TASK_FIELDS
 
     def check(self, config: Config) -> None:
-        """See `Component.check`: numbers that are too small."""
-        for name, least in (("labels", 0), *((one, 1) for one in _COUNTS)):
-            value = getattr(config, name, least)
-            if value < least:
-                raise AblateError(f"{name} = {value}: a whole number of {least} or more is wanted")
+        """See `Component.check`: numbers that are too small or too large."""
+        for name, (least, most) in _COUNTS.items():
+            if not least <= (value := getattr(config, name, least)) <= most:
+                raise AblateError(
+                    f"{name} = {value}: a whole number from {least} to {most} is wanted"
+                )
         if not self.finetunes:
             return
         if self.by_steps and not 0 < config.finetune_lr < float("inf"):
@@ -118,7 +119,14 @@ class Method(Component):
             self.load()(model, config)
 
 
-_COUNTS = ("finetune_steps", "finetune_batch", "adapter_size", "lora_rank", "n_trees")
+_COUNTS = {  # the smallest and the largest value
+    "labels": (0, 10**12),
+    "finetune_steps": (1, 10**9),
+    "finetune_batch": (1, 10**6),
+    "adapter_size": (1, 1 << 24),  # as d_mlp
+    "lora_rank": (1, 65536),  # as d_model
+    "n_trees": (1, 10**6),
+}
 
 
 @level("method", "none")

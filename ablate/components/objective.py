@@ -275,10 +275,12 @@ class MaskedAutoencoding(OfImages):
                 f"mask_ratio = {config.mask_ratio:g} hides {self.n_hidden(config)} of"
                 f" {config.n_ctx} patches; at least one has to be hidden and one shown"
             )
-        if config.n_layer_decoder < 1:
-            raise AblateError(f"n_layer_decoder = {config.n_layer_decoder}: at least 1")
+        # as n_layer and d_model, of which these are the decoder's
+        for name, least, most in (("n_layer_decoder", 1, 1024), ("d_decoder", 0, 65536)):
+            if not least <= (value := getattr(config, name)) <= most:
+                raise AblateError(f"{name} = {value}: a number from {least} to {most} is wanted")
         width, group = config.d_decoder or config.d_model, config.n_head // config.n_kv_head
-        if width < 1 or width % (config.d_head * group):
+        if width % (config.d_head * group):
             raise AblateError(
                 f"d_decoder = {width} is not a multiple of {config.d_head * group}: heads of the"
                 f" decoder have d_head = {config.d_head}, and {group} share keys and values"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.errors import AblateError
+from ablate.formats import LARGEST
 from ablate.imported import notes
 from ablate.imported.formats import read
 from ablate.imported.model import Asked, CellKey, Gathered, ImportedRun, text_of
@@ -179,6 +180,9 @@ def _run(
     for metric in asked.metrics:
         if recorded is not None and metric in recorded.points:
             curves.setdefault(metric, dict(recorded.points[metric]))
+    for step in itertools.chain.from_iterable(curves.values()):
+        if abs(step) > LARGEST:
+            raise AblateError(f"{first.place}: step {step}: a step is at most {LARGEST} in size")
     values = {metric: _last(metric, first, curves) for metric in asked.metrics}
     metric, curve = asked.metrics[0], curves.get(asked.metrics[0], {})
     decided = curve.get(asked.at) if isinstance(asked.at, int) else values[metric]
@@ -343,5 +347,9 @@ def _resources(row: Row, asked: Asked) -> dict[str, int | float]:
                     f"{row.place}: {column} = {text!r:.60}: a number above 0 is wanted"
                 )
             continue
+        if name != FLOPS and value > LARGEST:
+            raise AblateError(
+                f"{row.place}: {column} = {text!r:.60}: a number up to {LARGEST:.3g} is wanted"
+            )
         found[name] = float(value) if name == FLOPS else round(value)
     return found

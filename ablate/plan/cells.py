@@ -9,7 +9,8 @@ from typing import Any
 from ablate.code import Code
 from ablate.components import CATALOGUE
 from ablate.errors import AblateError, UnlocatedError
-from ablate.kinds import Run
+from ablate.formats import LARGEST
+from ablate.kinds import Cost, Run
 from ablate.plan.kinds import planning_of
 from ablate.plan.model import Cell, Resolver, Text
 from ablate.study import Study
@@ -68,6 +69,7 @@ def build(study: Study) -> Built:
         stratum = _stratum(study, levels)
         try:
             resolved = resolver.resolve(chosen, baselines.get(stratum))
+            _check_cost(resolved.run.cost)
         except UnlocatedError:
             raise
         except AblateError as error:
@@ -100,6 +102,21 @@ def build(study: Study) -> Built:
         tuple(resolver.about),
         tuple(resolver.code),
     )
+
+
+def _check_cost(cost: Cost) -> None:
+    """Refuse a run that is too large for the whole numbers of the database.
+
+    Raises:
+        AblateError: What of it is, such as its parameters.
+    """
+    for words, number in (
+        ("steps", cost.steps),
+        ("parameters", cost.params),
+        ("training tokens", cost.tokens),
+    ):
+        if number is not None and number > LARGEST:
+            raise AblateError(f"{number:.3g} {words} are too many for a run: at most {LARGEST:.3g}")
 
 
 def _too_long(study: Study, cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
