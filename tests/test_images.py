@@ -23,7 +23,7 @@ from ablate.data.objectives import Example
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.images import sets
-from ablate.kinds import kind
+from ablate.kinds import Run, kind
 from ablate.model.transformer import model_of
 from ablate.train import compiled
 from ablate.train.loss import token_losses
@@ -321,6 +321,23 @@ def test_parameters_and_flops_equal_the_modules(changes: dict[str, Any]) -> None
 def test_what_contradicts_itself_is_one_line(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(AblateError, match=said):
         kind("image").check(fields(**changes))
+
+
+@pytest.mark.parametrize("objective", ["mae", "classify"])
+def test_every_level_has_sizes_or_is_refused(objective: str) -> None:
+    accepted = set()
+    for name, row in CATALOGUE.items():
+        for level in row.names if row.choice else ():
+            try:
+                run = Run(
+                    "image", kind("image").check(fields(**{"objective": objective, name: level}))
+                )
+            except AblateError:
+                continue
+            accepted.add((name, level))
+            assert sizes.alone(run.config) == "" and sizes.count(run.config).params > 0
+    assert ("topology", "concat") in accepted
+    assert ("mixer", "rnn") not in accepted
 
 
 @pytest.mark.parametrize("topology", CATALOGUE["topology"].names)

@@ -123,10 +123,16 @@ class Recurs(Mixer):
 
     def check(self, config: Config) -> None:
         super().check(config)
-        if config.part("objective").masks:
+        objective = config.part("objective")
+        if objective.masks or objective.images:
+            other = (
+                "a model of images sees all patches"
+                if objective.images
+                else "a masked model predicts from both sides"
+            )
             raise AblateError(
-                f"mixer = {self.name!r} reads from left to right, and a masked model predicts from"
-                " both sides; use objective = 'causal' or mixer = 'attention'"
+                f"mixer = {self.name!r} reads from left to right, and {other}; use objective ="
+                " 'causal' or mixer = 'attention'"
             )
 
 
