@@ -310,6 +310,7 @@ def test_parameters_and_flops_equal_the_modules(changes: dict[str, Any]) -> None
         ({"d_decoder": -8}, "d_decoder = -8: a number from 0 to 65536"),
         ({"d_decoder": 10**9}, "d_decoder = 1000000000: a number from 0 to 65536"),
         ({"document_mask": "attention"}, "reads one image a row"),
+        ({"class_token": "learned", "attention": "causal"}, "needs to see the patches after it"),
         (
             {"objective": "classify", "image_height": 2, "image_width": 2, "n_ctx": 2},
             "a single patch",

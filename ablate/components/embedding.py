@@ -87,6 +87,14 @@ class LearnedClassToken(ClassToken):
     module = "ablate.model.vision:ClassToken"
     tokens = 1
 
+    def check(self, config: Config) -> None:
+        """See `Component.check`: the token stands before all patches."""
+        if config.part("attention").causal:
+            raise AblateError(
+                f"class_token = {self.name!r} needs to see the patches after it, but this model has"
+                f" attention = {config.attention!r}; use class_token = 'none' or attention = 'full'"
+            )
+
 
 class Tie(Component):
     """Base of the levels of `tie_embeddings`.
