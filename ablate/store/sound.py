@@ -11,7 +11,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.store import schema, sqlite
 from ablate.store.records import RUN_STATUS
+from ablate.store.views import field
 
 SHOWN = 40  # characters of a value
 _LARGE = ("metric",)  # tables that only SQL looks through
@@ -65,6 +66,8 @@ def unsound(path: Path) -> Iterator[str]:
             if table.name in existing:
                 large = table.name in _LARGE
                 yield from (_of_large if large else _of_table)(connection, table)
+        if {"run", "run_field"} <= existing:
+            yield from _of_fields(connection)
 
 
 def _dangling(path: Path) -> Iterator[str]:
@@ -103,6 +106,28 @@ def _of_large(connection: sqlite3.Connection, table: Table) -> Iterator[str]:
         ).fetchone()
         if bad[0]:
             yield f"{table.name}.{column.name} is {bad[1]!r:.{SHOWN}} in {bad[0]} rows"
+
+
+def _of_fields(connection: sqlite3.Connection) -> Iterator[str]:
+    """Yield values of `run_field` that are of another type than the field of the run is."""
+    columns = connection.execute("SELECT name FROM pragma_table_info('run_field')")
+    names = [name.decode(errors="replace") for (name,) in columns]
+    names = [name for name in names if name != "run_id" and name.isidentifier()]
+    kinds = ", ".join(f"typeof({field(name)}) AS kind{n}" for n, name in enumerate(names))
+    differ = ", ".join(f'typeof(copy."{name}") <> kind{n}' for n, name in enumerate(names))
+    if not names:
+        return
+    rows = connection.execute(  # one row a run, so that its JSON is parsed once
+        f"SELECT run_id, {differ} FROM run_field AS copy JOIN"
+        f" (SELECT id, {kinds} FROM run WHERE json_valid(fields)) ON id = run_id"
+    )
+    for run, *flags in rows:
+        for name in compress(names, flags):
+            (value,) = connection.execute(
+                f'SELECT "{name}" FROM run_field WHERE run_id = ?', (run,)
+            ).fetchone()
+            text = value.decode(errors="replace") if isinstance(value, bytes) else repr(value)
+            yield f"run_field.{name} is {text[:SHOWN]!r} in run {run}, whose fields differ"
 
 
 def _checked(column: Column[Any], value: Any) -> tuple[Any, Problem]:

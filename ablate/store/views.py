@@ -176,7 +176,7 @@ def refresh(connection: Connection, fields: Iterable[str] = ()) -> None:
     columns = [*known, *new]
     connection.exec_driver_sql(
         f"INSERT INTO run_field ({', '.join(['run_id', *map(_quoted, columns)])})"
-        f" SELECT {', '.join(['id', *map(_value, columns)])} FROM run WHERE {_NEW}"
+        f" SELECT {', '.join(['id', *map(field, columns)])} FROM run WHERE {_NEW}"
     )
     if new:
         drop(connection)
@@ -193,8 +193,8 @@ def _quoted(name: str) -> str:
     return f'"{name}"'
 
 
-def _value(name: str) -> str:
-    """The value of a field: numbers and text as they are, an array as JSON text as Python's."""
+def field(name: str) -> str:
+    """SQL of a field's value: numbers and text as they are, an array as JSON text as Python's."""
     value = f"json_extract(fields, '$.{name}')"  # leaves out the space after a comma
     array = f"json_type(fields, '$.{name}') = 'array' AND NOT instr({value}, '\"')"
     return f"iif({array}, replace({value}, ',', ', '), {value})"
