@@ -125,7 +125,7 @@ def test_the_report_cites_entries_and_every_entry_is_cited() -> None:
     assert strings >= {"Holm 1979", "Porian et al. 2024"}
     assert all(references.named(one) for one in strings), strings
     used = {key for one in (*sources(), *strings) for key in references.named(one)}
-    used |= {*cited.TEXTS.values(), cited.BPE}
+    used |= {*cited.TEXTS.values(), cited.BPE, cited.TORCH}
     assert used == ENTRIES.keys()
 
 
@@ -177,6 +177,7 @@ def test_a_report_has_the_works_of_its_runs_and_sentences_alone(
     levels = {"ba2016layer", "zhang2019root", "shazeer2020glu", "press2022train"}
     statistics = {"student1908probable", "holm1979simple", "fisher1935design"}
     assert entries.keys() >= {*levels, *statistics, "silge_janeaustenr", "loshchilov2019decoupled"}
+    assert entries.keys() >= {"loshchilov2017sgdr", "paszke2019pytorch"}
     # other levels, and what is off: dropout, clipping, heads that share keys, the z-loss
     off = {"srivastava2014dropout", "pascanu2013difficulty", "ainslie2023gqa"}
     others = {"su2021roformer", "hendrycks2016gelu", "black2022neox", "stein1945two"}

@@ -21,7 +21,12 @@ class Schedule(Component):
         return made() if self.plain is None else made(self.plain)
 
 
-@level("schedule", "cosine", source="Hoffmann et al. 2022, arXiv:2203.15556")
+@level(
+    "schedule",
+    "cosine",
+    source="Loshchilov & Hutter 2017, arXiv:1608.03983; to a tenth: Hoffmann et al. 2022,"
+    " arXiv:2203.15556",
+)
 class Cosine(Schedule):
     """Half a cosine down to a tenth."""
 

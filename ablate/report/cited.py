@@ -28,6 +28,7 @@ TEXTS = {
     "syllables": "cmudict",
 }
 BPE = "sennrich2016neural"
+TORCH = "paszke2019pytorch"
 # field → the value, or the field of the same value, with which it changes nothing
 NEUTRAL = {"n_kv_head": "n_head", "rope_share": 1.0}
 
@@ -40,7 +41,9 @@ def works(data: ReportData, sections: Sequence[Section]) -> list[references.Work
         sections: Whose sentences and captions may cite works, by authors and year.
     """
     texts = {*_prose(sections), *(() if data.study.own else _sources(data))}
-    keys = set(() if data.study.own else _texts(data)).union(*map(references.named, texts))
+    keys = set(() if data.study.own else (TORCH, *_texts(data))).union(
+        *map(references.named, texts)
+    )
     return [one for key, one in references.works().items() if key in keys]
 
 

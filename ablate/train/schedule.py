@@ -28,7 +28,7 @@ class Schedule:
 
 
 class Cosine(Schedule):
-    """Half a cosine from 1 to a tenth over the steps after the warm-up (Hoffmann et al. 2022)."""
+    """Half a cosine from 1 to a tenth over the steps after the warm-up."""
 
     def falling(self, step: Tensor, steps: Tensor, warmup: Tensor) -> Tensor:
         return 0.1 + 0.45 * (1 + (math.pi * _share(step, warmup, steps)).cos())
