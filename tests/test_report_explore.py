@@ -607,6 +607,13 @@ def test_a_click_on_a_mean_lists_its_runs(tab: Page, studied: SimpleNamespace) -
         ("seed>=1 arm=serial", lambda of: of[0] == "serial" and of[2] >= 1),
         ("metric>3 n_layer=12", lambda of: of[:2] == ("no-skip", "12")),
         ("nothing-is-called-so", lambda of: False),
+        ("status!=complete", lambda of: of in [("concat", "4", 2), ("concat", "12", 1)]),
+        ('loss<1.1 arm="serial"', lambda of: of[:2] == ("serial", "12")),
+        ('"held-out loss" > 4 n_layer != 4', lambda of: of[:2] == ("no-skip", "12")),
+        ('"training time"<0.34min arm=serial', lambda of: of[0] == "serial" and of[2] == 0),
+        ('time="21 s" arm=serial', lambda of: of[0] == "serial" and of[2] == 1),
+        ("seed<0.001k arm=serial", lambda of: of[0] == "serial" and of[2] == 0),
+        ("arm=serial seed=", lambda of: of[0] == "serial"),
     ],
 )
 def test_runs_are_filtered(tab: Page, studied: SimpleNamespace, text: str, found: Any) -> None:
@@ -615,6 +622,36 @@ def test_runs_are_filtered(tab: Page, studied: SimpleNamespace, text: str, found
     assert listed(tab) == sorted(run for of, run in studied.numbers.items() if found(of))
     tab.choose("#explore-filter", "")
     assert len(listed(tab)) == 4 * 2 * SEEDS
+
+
+@browser_only
+@pytest.mark.parametrize(
+    ("condition", "named"), [("foo=3", "foo"), ('"no column"<1', "no column"), ("seed<x", "x")]
+)
+def test_a_condition_that_cannot_be_read_is_named_and_filters_nothing(
+    tab: Page, studied: SimpleNamespace, condition: str, named: str
+) -> None:
+    said = "document.querySelector('#explore-faults').textContent"
+    tab.type("#explore-filter", f"{condition} arm=serial")
+    assert named in tab.value(said)
+    assert listed(tab) == sorted(run for of, run in studied.numbers.items() if of[0] == "serial")
+    tab.choose("#explore-filter", "")
+    assert tab.value(said) == ""
+
+
+@browser_only
+@pytest.mark.parametrize("count", ["76.7T", "1.25 G", "1.25B", "640k", "3.2M", "1,024", "−0.5"])
+def test_numbers_are_read_as_the_table_prints_them(tab: Page, count: str) -> None:
+    size = {"T": 1e12, "G": 1e9, "B": 1e9, "M": 1e6, "k": 1e3}
+    number = float(count.rstrip("TGBMk").replace(",", "").replace("−", "-"))
+    number *= size.get(count[-1], 1)
+    newer = many(3)
+    newer["runs"]["flops"] = [0.99 * number, number, 1.01 * number]
+    tab.value(f"ablateExplore.update({json.dumps(newer)})")
+    tab.type("#explore-filter", f'flops="{count}"')
+    assert listed(tab) == [2]
+    tab.type("#explore-filter", f'flops>"{count}"')
+    assert listed(tab) == [3 if number > 0 else 1]
 
 
 @browser_only

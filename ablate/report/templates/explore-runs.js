@@ -9,36 +9,62 @@ function columnsOf(data) {
     { name: "seed", of: (run) => run.seed, show: (run) => String(run.seed), numeric: true },
     { name: "role", of: (run) => run.role, hidden: !state.others },
     { name: "status", of: (run) => run.status },
-    { name: "metric", title: data.metric.label.replace(/ \(.*/, ""), of: (run) => run.metric, show: (run) => digits(run.metric), numeric: true },
+    { name: "metric", metric: data.metric.name, title: data.metric.label.replace(/ \(.*/, ""), of: (run) => run.metric, show: (run) => digits(run.metric), numeric: true },
     { name: "parameters", of: (run) => run.params, show: (run) => count(run.params), numeric: true, hidden: !several((run) => run.params) },
     { name: "tokens", of: (run) => run.tokens, show: (run) => count(run.tokens), numeric: true, hidden: !several((run) => run.tokens) },
     { name: "FLOPs", of: (run) => run.flops, show: (run) => count(run.flops), numeric: true, hidden: !several((run) => run.flops) },
     { name: "time", title: "training time", of: (run) => run.seconds, show: (run) => duration(run.seconds), numeric: true, hidden: data.runs.every((run) => run.seconds === null) },
     { name: "attempts", of: (run) => run.attempts, numeric: true, hidden: !several((run) => run.attempts) },
   ];
-  const factors = data.factors.map((name, at) => ({ name, of: (run) => run.cell.levels[at], hidden: true }));
-  const changed = data.varied.map((name) => ({ name, of: (run) => shownField(fieldsOf(data, run)[name]), hidden: true }));
-  return [...columns, ...factors, ...changed];
+  const factors = data.factors.map((name, at) => ({ name, of: (run) => run.cell.levels[at], hidden: true, factor: true }));
+  const fields = [...data.varied, ...Object.keys(data.common)].map((name) => ({ name, of: (run) => shownField(fieldsOf(data, run)[name]), hidden: true }));
+  return [...columns, ...factors, ...fields];
 }
-// A filter of words, each found in a row's text, and conditions such as status=failed or metric<1.4.
+const PARTS = /("[^"]*"|[^\s"<>=!]+)\s*(!=|<=|>=|=|<|>)\s*((?:"[^"]*"?|[^\s"])*)|(?:"[^"]*"?|[^\s"])+/g; // name, sign and value of a condition, or a word
+const UNITS = { "": 1, k: 1e3, m: 1e6, g: 1e9, b: 1e9, t: 1e12, s: 1, min: 60, h: 3600 };
+function plain(text) {
+  return String(text).replace(/["\s,]/g, "").replace(/−/g, "-").toLowerCase();
+}
+// A number as the table prints it: 1,024, −0.5, 76.7T, 3.2 min. NaN for another text.
+function numberIn(text) {
+  const [, number, unit] = /^(.*?\d\.?)([a-z]*)$/.exec(plain(text)) ?? [];
+  return number === undefined || !(unit in UNITS) ? NaN : Number(number) * UNITS[unit];
+}
+// A column by its name, its heading, or the name of the metric.
+function columnNamed(columns, name) {
+  for (const key of ["name", "title", "metric"]) {
+    const found = columns.find((one) => one[key]?.toLowerCase() === name.toLowerCase());
+    if (found) return found;
+  }
+  return undefined;
+}
+// A filter of words, each found in a row's text, and conditions such as status=failed or metric<1.4. A condition that
+// cannot be read filters nothing, and `faults` says why; neither does one whose value is not typed yet.
 function matcher(columns, text) {
-  const tests = (text.match(/[^\s"]*"[^"]*"|\S+/g) ?? []).map((part) => {
-    const [, name, sign, raw] = /^([^<>=]+)(<=|>=|=|<|>)(.+)$/.exec(part) ?? [];
-    const wanted = (raw ?? part).replace(/"/g, "").toLowerCase();
-    const column = name && columns.find((one) => one.name.toLowerCase() === name.toLowerCase());
-    if (!column) {
-      return (run) => columns.some((one) => !one.hidden && String((one.show ?? one.of)(run)).toLowerCase().includes(wanted));
+  const faults = [];
+  const tests = [...text.matchAll(PARTS)].map(([part, quoted, sign, value]) => {
+    const wanted = plain(value ?? "");
+    if (sign === undefined) {
+      const word = part.replace(/"/g, "").toLowerCase();
+      return (run) => columns.some((one) => !one.hidden && String((one.show ?? one.of)(run)).toLowerCase().includes(word));
     }
-    const number = Number(wanted);
-    return (run) => {
-      const value = column.of(run);
-      if (value === null || value === undefined) return false;
-      if (sign === "=") return String(value).toLowerCase() === wanted || (wanted !== "" && Number(value) === number);
-      const order = Number(value) - number;
-      return sign === "<" ? order < 0 : sign === ">" ? order > 0 : sign === "<=" ? order <= 0 : order >= 0;
-    };
+    const name = quoted.replace(/"/g, "");
+    const column = columnNamed(columns, name);
+    const number = numberIn(value);
+    if (!column) {
+      const known = columns.filter((one) => !one.hidden || one.factor).map((one) => one.title ?? one.name);
+      faults.push(`Unknown column ${name}; columns: ${known.join(", ")}, and the fields of a run.`);
+    } else if (value && /[<>]/.test(sign) && Number.isNaN(number)) {
+      faults.push(`${part}: ${value} is no number.`);
+    } else if (value) {
+      const equal = (run) => [column.of(run), (column.show ?? column.of)(run)].some((one) => plain(one ?? "") === wanted) || (column.of(run) ?? "") !== "" && Number(column.of(run)) === number;
+      const order = { "<": (one) => one < number, ">": (one) => one > number, "<=": (one) => one <= number, ">=": (one) => one >= number }[sign];
+      if (order) return (run) => (column.of(run) ?? "") !== "" && order(Number(column.of(run)));
+      return sign === "=" ? equal : (run) => !equal(run);
+    }
+    return () => true;
   });
-  return (run) => tests.every((test) => test(run));
+  return { faults: [...new Set(faults)], test: (run) => tests.every((test) => test(run)) };
 }
 function ordered(runs, column, down) {
   const value = (run) => column.of(run) ?? "";
@@ -52,13 +78,14 @@ function ordered(runs, column, down) {
 function listedRuns() {
   const columns = columnsOf(state.data);
   const column = columns.find((one) => one.name === state.sort) ?? columns[0];
-  let runs = state.data.runs.filter(matcher(columns, state.filter));
+  const { faults, test } = matcher(columns, state.filter);
+  let runs = state.data.runs.filter(test);
   if (!state.others) runs = runs.filter((run) => run.role === "compare");
   if (state.charted) {
     runs = runs.filter((run) => run.role === "compare" && !state.hidden.has(groupOf(state.data, run.cell, state.group)) && !state.hiddenSeeds.has(run.seed)
       && (state.stratum === null || run.cell.stratum === state.stratum));
   }
-  return ordered(runs, column, state.down);
+  return { runs: ordered(runs, column, state.down), faults };
 }
 function drawRuns() {
   const columns = columnsOf(state.data).filter((one) => !one.hidden);
@@ -74,9 +101,10 @@ function drawRuns() {
       const button = element("button", { type: "button", click: sort, "data-focus": `sort ${column.name}` }, column.title ?? column.name);
       return element("th", { scope: "col", class: column.numeric ? "n" : null, "aria-sort": sorted }, button);
     }));
-    const runs = listedRuns();
+    const { runs, faults } = listedRuns();
     table.tBodies[0].replaceChildren(...runs.slice(0, state.shown).map((run) => rowOf(run, columns)));
     find("count").textContent = `${runs.length.toLocaleString("en")} of ${state.data.runs.length.toLocaleString("en")} runs`;
+    find("faults").textContent = faults.join(" ");
     find("more").hidden = runs.length <= state.shown;
   });
 }

@@ -164,8 +164,8 @@ function filterBy(text) {
 // A click on a run's curve opens the run; on a mean, the table lists the runs behind it.
 function openLine(line, beside) {
   if (line.runs.length === 1) return show(line.runs[0].run, beside);
-  const quoted = (text) => (/[\s]/.test(text) ? `"${text}"` : text);
-  filterBy(`${state.group || "arm"}=${quoted(line.group)}${state.data.strata.length > 1 ? ` stratum=${quoted(line.cell.stratum)}` : ""}`);
+  const quoted = (text) => (/[\s<>=!]/.test(text) ? `"${text}"` : text);
+  filterBy(`${quoted(state.group || "arm")}=${quoted(line.group)}${state.data.strata.length > 1 ? ` stratum=${quoted(line.cell.stratum)}` : ""}`);
   find("runs-title").scrollIntoView({ block: "nearest" });
   return undefined;
 }
