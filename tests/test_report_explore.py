@@ -458,16 +458,33 @@ def test_axes_are_logarithmic(tab: Page) -> None:
 
 
 @browser_only
-def test_smoothing_is_an_average_with_a_corrected_start(
-    tab: Page, studied: SimpleNamespace
+@pytest.mark.parametrize("steps", [STEPS, (10, 20, 30, 40, 1000)])
+def test_smoothing_is_an_average_weighted_by_spacing_with_a_corrected_start(
+    tab: Page, studied: SimpleNamespace, steps: tuple[int, ...]
 ) -> None:
-    tab.choose("#explore-smooth", "0.5")
+    newer = json.loads(json.dumps(studied.found))
+    newer["series"][0]["steps"] = [list(steps[: len(of)]) for of in newer["series"][0]["steps"]]
+    tab.value(f"ablateExplore.update({json.dumps(newer)})")
+    tab.choose("#explore-smooth", "0.95")
     run = studied.numbers["parallel", "12", 1]
     ys = [point["y"] for point in drawn(tab) if point["k"].endswith(f" {run}")]
     raw = [value("parallel", "12", 1, step) for step in STEPS]
-    weights = [0.5 ** np.arange(count, 0, -1) for count in range(1, 6)]
-    expected = [np.average(raw[: len(of)], weights=of) for of in weights]
+    at = np.array(steps) * 200 / steps[-1]  # in the parts of training that the weight is of
+    own = 1 - 0.95 ** np.diff(at, prepend=2 * at[0] - at[1])  # the share of the points between
+    expected = [
+        np.average(raw[:count], weights=own[:count] * 0.95 ** (at[count - 1] - at[:count]))
+        for count in range(1, 6)
+    ]
     assert ys == pytest.approx(expected, rel=1e-3)
+
+
+@browser_only
+def test_smoothing_of_few_points_stays_near_them(tab: Page, studied: SimpleNamespace) -> None:
+    tab.choose("#explore-smooth", "0.9")
+    run = studied.numbers["parallel", "12", 1]
+    ys = [point["y"] for point in drawn(tab) if point["k"].endswith(f" {run}")]
+    raw = [value("parallel", "12", 1, step) for step in STEPS]
+    assert ys == pytest.approx(raw, abs=0.02 * (raw[0] - raw[-1]))
 
 
 @browser_only

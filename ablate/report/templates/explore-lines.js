@@ -6,6 +6,7 @@ const AXES = {
   time: { title: "training time (s)", of: "seconds", format: "~g" },
 };
 const EARLY = 0.2; // share of training, with its steep fall, that the vertical axis does not fit
+const SMOOTHED = 200; // parts of training, of each of which a smoothed curve keeps the chosen weight: points of the longest curves
 const FAR = 3; // a line that ends this many times as far out as three quarters of them is not fitted
 function axesOf(data, series) {
   const known = (of) => [...series.curves.keys()].some((run) => {
@@ -14,20 +15,23 @@ function axesOf(data, series) {
   });
   return Object.keys(AXES).filter((name) => AXES[name].of === null || known(AXES[name].of));
 }
-// Points of one run on the chosen axis; none if the run lacks what the axis needs.
-function pointsOf(curve, run, x, smoothing) {
+// Points of one run on the chosen axis; none if the run lacks what the axis needs. `whole`: steps of its whole training.
+function pointsOf(curve, run, x, smoothing, whole) {
   const of = AXES[x].of;
   if (of && (!run.steps || run[of] === null)) return null;
   const per = of ? run[of] / run.steps : 1;
-  return { xs: curve.steps.map((step) => step * per), ys: smoothed(curve.values, smoothing), steps: curve.steps };
+  return { xs: curve.steps.map((step) => step * per), ys: smoothed(curve.steps, curve.values, smoothing, whole / SMOOTHED), steps: curve.steps };
 }
-// Exponential moving average whose start is corrected, as of Adam's moments.
-function smoothed(values, weight) {
+// Exponential moving average over uneven steps, whose start is corrected, as of Adam's moments. An average keeps `weight`
+// of its share for each `unit` steps up to the next point, so that few points, far apart, hardly lag behind.
+function smoothed(steps, values, weight, unit) {
   if (!weight) return values;
   let [sum, share] = [0, 0];
-  return values.map((value) => {
-    sum = weight * sum + (1 - weight) * value;
-    share = weight * share + 1 - weight;
+  return values.map((value, at) => {
+    const gap = at ? steps[at] - steps[at - 1] : (steps[1] ?? Infinity) - steps[0]; // nothing is before the first point
+    const kept = weight ** (gap / unit);
+    sum = kept * sum + (1 - kept) * value;
+    share = kept * share + 1 - kept;
     return sum / share;
   });
 }
@@ -36,10 +40,11 @@ function linesOf(data, series, chosen) {
   for (const cell of data.cells) {
     const group = groupOf(data, cell, chosen.group);
     if (chosen.hidden.has(group) || (chosen.stratum !== null && cell.stratum !== chosen.stratum)) continue;
+    const whole = Math.max(...cell.runs.map((run) => series.curves.get(run.run)?.steps.at(-1) ?? 0));
     for (const run of cell.runs) {
       const curve = series.curves.get(run.run);
       if (!curve || chosen.hiddenSeeds.has(run.seed)) continue;
-      const points = pointsOf(curve, run, chosen.x, chosen.smooth);
+      const points = pointsOf(curve, run, chosen.x, chosen.smooth, whole);
       if (points && points.xs.length) single.push({ key: `${cell.label} ${run.run}`, group, cell, runs: [run], ...points });
     }
   }
