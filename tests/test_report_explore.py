@@ -450,7 +450,7 @@ def test_curves_are_over_steps_tokens_flops_or_time(
 @browser_only
 def test_axes_are_logarithmic(tab: Page) -> None:
     for axis in ("x", "y"):
-        scale = f"ablateExplore.chart.view.scale('{axis}').type"
+        scale = f"ablateExplore.chart.view.scale('panel0_{axis}').type"
         assert tab.value(scale) == "linear"
         tab.click(f"#explore-{axis}log")
         ready(tab)
@@ -489,23 +489,56 @@ def test_smoothing_of_few_points_stays_near_them(tab: Page, studied: SimpleNames
 
 @browser_only
 def test_the_axis_fits_arms_near_each_other_until_all_are_asked_for(tab: Page) -> None:
-    top = [signal(tab, name) for name in ("y0", "y1")][1]
+    top = [signal(tab, name) for name in ("y0_low", "y0_high")][1]
     assert top < 4  # no-skip ends above 4
     assert "no-skip" in tab.value("document.querySelector('#explore-beyond').textContent")
     tab.click("#explore-whole")
-    assert signal(tab, "y1") > 4
+    assert signal(tab, "y0_high") > 4
     assert tab.value("document.querySelector('#explore-beyond').textContent") == ""
     tab.click("#explore-reset")
-    assert signal(tab, "y1") == top
+    assert signal(tab, "y0_high") == top
+
+
+@browser_only
+def test_each_stratum_has_an_axis_that_fits_its_own_visible_lines(tab: Page) -> None:
+    for arm in ("serial", "concat", "no-skip"):
+        tab.click(f"#explore-arms input[data-value={arm}]")
+    for panel, layers in enumerate(("4", "12")):
+        low, high = (signal(tab, f"y{panel}_{end}") for end in ("low", "high"))
+        ends = [value("parallel", layers, seed, 500) for seed in range(SEEDS)]
+        late = max(value("parallel", layers, seed, 200) for seed in range(SEEDS))
+        assert low < min(ends) and max(ends) < late < high < late + 0.1 * (late - low)
+    assert tab.value("document.querySelector('#explore-beyond').textContent") == ""
+
+
+@browser_only
+def test_a_line_that_the_axis_shows_is_not_named_as_beyond_it(
+    tab: Page, studied: SimpleNamespace
+) -> None:
+    tab.choose("#explore-stratum", "=n_layer=12")
+    newer = json.loads(json.dumps(studied.found))
+    loss = newer["series"][0]
+    far = {("no-skip", "12", 0): 1.3, ("parallel", "12", 0): 9.0}  # the first is within the axis
+    for of, run in studied.numbers.items():
+        if of[1] == "12":
+            at = loss["run"].index(run)
+            curve = [2.0, 2.0, 1.5, 1.2, far.get(of, 1.0 + 0.01 * of[2])]
+            loss["values"][at] = curve[: len(loss["values"][at])]
+    tab.value(f"ablateExplore.update({json.dumps(newer)})")
+    ready(tab)
+    assert signal(tab, "y0_high") < 3
+    said = tab.value("document.querySelector('#explore-beyond').textContent")
+    assert "parallel, 1 of 3 lines" in said
+    assert not [name for name in ("serial", "concat", "no-skip") if name in said]
 
 
 @browser_only
 def test_the_chart_is_zoomed_and_moved(tab: Page) -> None:
     tab.choose("#explore-stratum", "=n_layer=12")
     ready(tab)
-    width = signal(tab, "x1") - signal(tab, "x0")
+    width = signal(tab, "x0_high") - signal(tab, "x0_low")
     tab.click("#explore-in")
-    low, high = signal(tab, "grid_x")
+    low, high = signal(tab, "grid0_x")
     assert high - low == pytest.approx(0.7 * width)
     x, y = tab.middle("#explore-chart canvas")
     for kind, at in (
@@ -520,15 +553,15 @@ def test_the_chart_is_zoomed_and_moved(tab: Page) -> None:
             y,
             buttons=0 if kind == "mouseReleased" else int(kind != "mouseMoved" or at > 0),
         )
-    moved = signal(tab, "grid_x")
+    moved = signal(tab, "grid0_x")
     assert moved[0] < low and moved[1] - moved[0] == pytest.approx(high - low)
     assert drawer(tab) == ""  # a drag opens nothing
     tab.mouse("mouseWheel", x, y, deltaX=0, deltaY=120)
-    assert signal(tab, "grid_x") == moved  # the page scrolls
+    assert signal(tab, "grid0_x") == moved  # the page scrolls
     tab.mouse("mouseWheel", x, y, deltaX=0, deltaY=120, modifiers=2)
-    assert np.ptp(signal(tab, "grid_x")) > np.ptp(moved)
+    assert np.ptp(signal(tab, "grid0_x")) > np.ptp(moved)
     tab.click("#explore-reset")
-    assert signal(tab, "grid_x") is None
+    assert signal(tab, "grid0_x") is None
 
 
 def test_a_finger_scrolls_the_page_until_the_chart_is_zoomed_then_moves_it(tab: Page) -> None:
@@ -543,7 +576,7 @@ def test_a_finger_scrolls_the_page_until_the_chart_is_zoomed_then_moves_it(tab: 
             point = {"x": x + across * at / 5, "y": y + down * at / 5}
             tab.call("Input.dispatchTouchEvent", type=kind, touchPoints=[point])
         tab.call("Input.dispatchTouchEvent", type=end, touchPoints=[])
-        return signal(tab, "grid_x"), signal(tab, "grid_y")
+        return signal(tab, "grid0_x"), signal(tab, "grid0_y")
 
     def press(name: str) -> None:
         tab.value(f"document.querySelector('#explore-{name}').click()")
@@ -555,14 +588,16 @@ def test_a_finger_scrolls_the_page_until_the_chart_is_zoomed_then_moves_it(tab: 
     assert swipe(0, -100) == (None, None)
     assert tab.value(scroll) < before
     press("in")  # a click may miss: the page glides on
-    across, along = signal(tab, "grid_x"), signal(tab, "grid_y")
+    across, along = signal(tab, "grid0_x"), signal(tab, "grid0_y")
     moved = swipe(50, 0)
     assert moved[0][0] < across[0] and np.ptp(moved[0]) == pytest.approx(np.ptp(across))
     moved = swipe(0, -50)
-    assert moved[1] == pytest.approx(np.array(along) - 50 / signal(tab, "height") * np.ptp(along))
+    assert moved[1] == pytest.approx(
+        np.array(along) - 50 / signal(tab, "childHeight") * np.ptp(along)
+    )
     moved = swipe(30, 0, "touchCancel")
     tab.mouse("mouseMoved", *tab.middle("#explore-chart canvas"))
-    assert (signal(tab, "grid_x"), signal(tab, "grid_y")) == moved  # the drag has ended
+    assert (signal(tab, "grid0_x"), signal(tab, "grid0_y")) == moved  # the drag has ended
     assert drawer(tab) == ""
     press("reset")
     assert swipe(50, 0) == (None, None)
@@ -575,9 +610,10 @@ def place(page: Page, run: int, step: int) -> tuple[float, float]:
         " host.scrollIntoView({block: 'center', behavior: 'instant'});"
         f" const line = chart.lines.find((one) => one.runs[0].run === {run});"
         f" const at = line.steps.indexOf({step}), box = host.getBoundingClientRect();"
-        " const [top, padding] = [chart.view.origin(), chart.view.padding()];"
-        " return [box.x + padding.left + top[0] + chart.view.scale('x')(line.xs[at]),"
-        " box.y + padding.top + top[1] + chart.view.scale('y')(line.ys[at])]; })()"
+        " const panel = ablateExplore.panels()"
+        ".find((one) => one.stratum === line.cell.stratum);"
+        " return [box.x + panel.x + panel.scales.x(line.xs[at]),"
+        " box.y + panel.y + panel.scales.y(line.ys[at])]; })()"
     )
     return x, y
 
@@ -751,7 +787,7 @@ def test_newer_results_keep_what_the_reader_chose(tab: Page, studied: SimpleName
     tab.type("#explore-filter", "seed=0")
     tab.value(f"location.hash = 'run={run}'")
     tab.type("#explore-beside", "12")
-    zoom = signal(tab, "grid_x")
+    zoom = signal(tab, "grid0_x")
     before = drawn(tab)
     newer = json.loads(json.dumps(studied.found))
     newer["series"][0]["values"] = [
@@ -760,7 +796,7 @@ def test_newer_results_keep_what_the_reader_chose(tab: Page, studied: SimpleName
     tab.value(f"ablateExplore.update({json.dumps(newer)})")
     after = drawn(tab)
     assert [point["y"] for point in after] == pytest.approx([point["y"] + 0.25 for point in before])
-    assert signal(tab, "grid_x") == zoom
+    assert signal(tab, "grid0_x") == zoom
     assert drawer(tab).startswith(f"Run {run}")
     assert tab.value("document.querySelector('#explore-beside').value") == "12"
     assert tab.value("document.activeElement.id") == "explore-beside"

@@ -1,5 +1,5 @@
-// The chart of learning curves: Vega-Lite draws it; what is under the pointer is found here, so that a near line is enough.
-const chart = { view: null, spec: "", lines: [], turn: 0, busy: false, finalize: null };
+// The chart of learning curves: a panel with axes of its own for each stratum. Vega-Lite draws it; what is under the pointer is found here, so that a near line is enough.
+const chart = { view: null, spec: "", lines: [], strata: [], ranges: [], turn: 0, busy: false, finalize: null };
 function css(name) {
   return getComputedStyle(document.body).getPropertyValue(name).trim();
 }
@@ -13,12 +13,12 @@ function look(data) {
     background: null, font: getComputedStyle(document.body).fontFamily, padding: 4,
     view: { stroke: null },
     axis: { labelColor: quiet, titleColor: ink, gridColor: rule, domainColor: quiet, tickColor: quiet, labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal", labelFlush: true },
-    header: { labelColor: ink, labelFontSize: 12, labelFontWeight: "bold", title: null, labelAnchor: "start" },
+    title: { color: ink, fontSize: 12, anchor: "start", frame: "group" },
     range: { category: colors(data.arms) },
   };
 }
-// What is drawn in each panel. Its data are the rows of `drawn`.
-function layers(data, chosen, x, y) {
+// What is drawn in a panel. Its data are the rows of `drawn` of its stratum.
+function layers(data, chosen, x, y, grid) {
   const groups = groupsOf(data, chosen.group);
   const names = groups.map((group) => group.name);
   const color = { field: "a", type: "nominal", scale: { domain: names, range: colors(groups) }, legend: null };
@@ -37,7 +37,7 @@ function layers(data, chosen, x, y) {
     ...(chosen.lines === "mean" ? band : []),
     {
       transform: only("!== 'end'"), mark: { type: "line", clip: true, strokeJoin: "round" },
-      params: [{ name: "grid", bind: "scales", select: { type: "interval", zoom: "wheel![event.ctrlKey || event.metaKey]" } }],
+      params: [{ name: grid, bind: "scales", select: { type: "interval", zoom: "wheel![event.ctrlKey || event.metaKey]" } }],
       encoding: { ...axis, color, strokeDash: dash, strokeWidth: width, detail: { field: "k" }, opacity: { value: many ? 0.6 : 1 } },
     },
     {
@@ -46,32 +46,37 @@ function layers(data, chosen, x, y) {
     },
   ];
 }
+const ENDS = ["low", "high"];
 function scaleOf(log, which) {
-  return { type: log ? "log" : "linear", ...(log ? {} : { zero: false }), nice: false, domain: [{ expr: `${which}0` }, { expr: `${which}1` }] };
+  return { type: log ? "log" : "linear", ...(log ? {} : { zero: false }), nice: false, domain: ENDS.map((end) => ({ expr: `${which}_${end}` })) };
 }
+// Of the panel at a place: signals x0_low to y0_high, scales panel0_x and panel0_y, and the selection grid0, which zooms.
 function specOf(data, chosen, series, width) {
   const axis = AXES[chosen.x];
-  const strata = chosen.stratum === null ? data.strata : [chosen.stratum];
-  const columns = strata.length > 1 ? Math.max(1, Math.min(strata.length, Math.floor(width / 300))) : 1;
-  const across = Math.floor((width - 64 - 24 * (columns - 1)) / columns);
-  const x = { title: axis.title, scale: scaleOf(chosen.xlog, "x"), axis: { format: axis.format, tickCount: Math.max(2, Math.floor(across / 80)), grid: false } };
-  const y = { title: series.label, scale: scaleOf(chosen.ylog, "y"), axis: { tickCount: 5, format: "~g" } };
-  const inner = { width: Math.max(120, across), height: strata.length > 1 ? 210 : Math.min(400, Math.max(260, width / 2)), layer: layers(data, chosen, x, y) };
-  const spec = {
-    data: { name: "points" },
-    params: ["x0", "x1", "y0", "y1"].map((name) => ({ name, value: name.endsWith("0") ? 0 : 1 })),
-    ...(strata.length > 1
-      ? { facet: { field: "s", type: "nominal", sort: data.strata, header: { labelLimit: across } }, columns, spacing: 24, spec: inner }
-      : inner),
+  const { strata } = chart;
+  const several = strata.length > 1;
+  const columns = several ? Math.max(1, Math.min(strata.length, Math.floor(width / 300))) : 1;
+  const across = Math.floor((width - 64 - 66 * (columns - 1)) / columns);
+  const panel = (stratum, at) => {
+    const x = { title: at + columns < strata.length ? null : axis.title, scale: scaleOf(chosen.xlog, `x${at}`), axis: { format: axis.format, tickCount: Math.max(2, Math.floor(across / 80)), grid: false } };
+    const y = { title: at % columns ? null : series.label, scale: scaleOf(chosen.ylog, `y${at}`), axis: { tickCount: 5, format: "~g" } };
+    return {
+      name: `panel${at}`, width: Math.max(120, across), height: several ? 210 : Math.min(400, Math.max(260, width / 2)), ...(several ? { title: { text: stratum, limit: across } } : {}),
+      transform: [{ filter: { field: "s", equal: stratum } }], layer: layers(data, chosen, x, y, `grid${at}`),
+    };
   };
-  return spec;
+  return { data: { name: "points" }, params: signalsOf(strata.map(() => ({ x: [0, 1], y: [0, 1] }))), concat: strata.map(panel), columns, spacing: 24 };
 }
-async function embed(host, spec, points, range, config) {
+function signalsOf(ranges) {
+  return ranges.flatMap((range, at) => ["x", "y"].flatMap((axis) => ENDS.map((end, place) => ({ name: `${axis}${at}_${end}`, value: range[axis][place] }))));
+}
+async function embed(host, spec, points, ranges, config) {
+  const values = new Map(signalsOf(ranges).map(({ name, value }) => [name, value]));
   const { view, finalize } = await vegaEmbed(host, { ...spec, datasets: { points } }, {
-    actions: false, renderer: "canvas", tooltip: false, defaultStyle: false, ast: false, config,
+    mode: "vega-lite", actions: false, renderer: "canvas", tooltip: false, defaultStyle: false, ast: false, config,
     patch: (compiled) => {
       for (const signal of compiled.signals) {
-        if (/^[xy][01]$/.test(signal.name)) signal.value = range[signal.name[0]][Number(signal.name[1])];
+        if (values.has(signal.name)) signal.value = values.get(signal.name);
       }
       return compiled;
     },
@@ -89,87 +94,91 @@ async function drawChart() {
   chart.busy = true;
   chart.lines = linesOf(data, series, state);
   const points = drawn(chart.lines, state.xlog, state.ylog);
-  const range = ranges(chart.lines, points, state.everything);
-  chart.range = range;
-  tellBeyond(range.beyond);
+  chart.strata = state.stratum === null ? data.strata : [state.stratum];
+  chart.ranges = chart.strata.map((stratum) => ranges(chart.lines.filter((line) => line.cell.stratum === stratum), points.filter((point) => point.s === stratum), state.everything));
+  tellBeyond(chart.ranges.flatMap((range) => range.beyond));
   host.setAttribute("aria-label", `${series.label} over ${AXES[state.x].title}: ${chart.lines.length} lines. The table of runs below has their final values.`);
   const spec = specOf(data, state, series, host.clientWidth);
   const config = look(data);
   const same = JSON.stringify([spec, config]);
   if (chart.view && same === chart.spec) {
     chart.view.data("points", points);
-    for (const name of ["x0", "x1", "y0", "y1"]) chart.view.signal(name, range[name[0]][Number(name[1])]);
+    for (const { name, value } of signalsOf(chart.ranges)) chart.view.signal(name, value);
   } else {
     const next = element("div", { class: "vega" });
-    const made = await embed(next, spec, points, range, config);
+    const made = await embed(next, spec, points, chart.ranges, config);
     if (turn !== chart.turn) return made.finalize();
     if (chart.finalize) chart.finalize();
     host.replaceChildren(next, ...host.querySelectorAll(".mark"));
     Object.assign(chart, { ...made, spec: same });
-    for (const axis of ["x", "y"]) {
-      made.view.addSignalListener(`grid_${axis}`, (_, domain) => {
-        state.zoom[axis] = domain ? [...domain] : null;
-        tellZoom();
-        unmark();
-      });
-    }
+    chart.strata.forEach((stratum, at) => {
+      for (const axis of ["x", "y"]) {
+        made.view.addSignalListener(`grid${at}_${axis}`, (_, domain) => {
+          state.zoom[axis][stratum] = domain ? [...domain] : null;
+          tellZoom();
+          unmark();
+        });
+      }
+    });
   }
   zoomTo(state.zoom);
   unmark();
   await chart.view.runAsync();
   if (turn === chart.turn) chart.busy = false;
 }
-function tellBeyond(lines) {
-  const names = [...new Set(lines.map((line) => (state.data.strata.length > 1 && state.stratum === null ? `${line.group} (${line.cell.stratum})` : line.group)))];
+function tellBeyond(beyond) {
+  const name = (line) => (chart.strata.length > 1 ? `${line.group} (${line.cell.stratum})` : line.group);
+  const [outside, all] = [beyond, chart.lines].map((lines) => grouped(lines, name));
+  const names = [...outside].map(([of, lines]) => (lines.length < all.get(of).length ? `${of}, ${lines.length} of ${all.get(of).length} lines` : of));
   const few = names.length > 6 ? `${names.length} ${state.group ? "levels" : "arms"}` : names.join("; ");
   find("beyond").textContent = names.length ? `Beyond the axis: ${few}. “All values” shows them.` : "";
 }
-// -- zoom
+// -- zoom: of each axis, the domain in each stratum's panel that is zoomed
 function zoomTo(zoom) {
-  const old = { ...zoom };
-  for (const axis of ["x", "y"]) chart.view.signal(`grid_${axis}`, old[axis]);
+  const old = { x: { ...zoom.x }, y: { ...zoom.y } };
+  chart.strata.forEach((stratum, at) => {
+    for (const axis of ["x", "y"]) chart.view.signal(`grid${at}_${axis}`, old[axis][stratum] ?? null);
+  });
   state.zoom = old;
   tellZoom();
 }
 function zoomed() {
-  return Boolean(state.zoom.x || state.zoom.y);
+  return chart.strata.some((stratum) => state.zoom.x[stratum] || state.zoom.y[stratum]);
 }
 function tellZoom() {
   find("chart").classList.toggle("zoomed", zoomed());
 }
-function domainOf(axis) {
-  return state.zoom[axis] ?? chart.range[axis];
-}
 function zoomBy(factor) {
-  const zoom = {};
+  const zoom = { x: {}, y: {} };
   for (const axis of ["x", "y"]) {
     const log = state[`${axis}log`];
-    const [low, high] = domainOf(axis).map((value) => (log ? Math.log(value) : value));
-    const [middle, half] = [(low + high) / 2, ((high - low) / 2) * factor];
-    zoom[axis] = [middle - half, middle + half].map((value) => (log ? Math.exp(value) : value));
+    chart.strata.forEach((stratum, at) => {
+      const [low, high] = (state.zoom[axis][stratum] ?? chart.ranges[at][axis]).map((value) => (log ? Math.log(value) : value));
+      const [middle, half] = [(low + high) / 2, ((high - low) / 2) * factor];
+      zoom[axis][stratum] = [middle - half, middle + half].map((value) => (log ? Math.exp(value) : value));
+    });
   }
   zoomTo(zoom);
   return chart.view.runAsync();
 }
 function resetZoom(everything) {
   state.everything = everything;
-  state.zoom = { x: null, y: null };
+  state.zoom = { x: {}, y: {} };
   return drawChart();
 }
 // -- what is under the pointer
 function panels() {
   const [left, top] = chart.view.origin();
   const padding = chart.view.padding();
-  const offset = [left + padding.left, top + padding.top];
-  const root = chart.view.scenegraph().root.items[0];
-  const cells = root.items.find((mark) => mark.marktype === "group" && mark.name === "cell");
-  if (!cells) return [{ stratum: null, x: offset[0], y: offset[1], width: root.width, height: root.height }];
-  return cells.items.map((item) => ({
-    stratum: item.datum.s, x: offset[0] + item.x, y: offset[1] + item.y, width: item.width, height: item.height,
-  }));
+  const groups = chart.view.scenegraph().root.items[0].items;
+  return chart.strata.map((stratum, at) => {
+    const [item] = groups.find((mark) => mark.name === `panel${at}_group`).items;
+    const [x, y] = ["x", "y"].map((axis) => chart.view.scale(`panel${at}_${axis}`));
+    return { stratum, scales: { x, y }, x: left + padding.left + item.x, y: top + padding.top + item.y, width: item.width, height: item.height };
+  });
 }
 function pixels(line, panel) {
-  const [x, y] = ["x", "y"].map((name) => chart.view.scale(name));
+  const { x, y } = panel.scales;
   return line.xs.map((value, at) => [panel.x + x(value), panel.y + y(line.ys[at])]);
 }
 const NEAR = 24; // pixels from a line that still mean it
@@ -178,10 +187,10 @@ function nearest(px, py) {
   if (!chart.view) return null;
   const panel = panels().find((one) => px >= one.x - 4 && px <= one.x + one.width + 4 && py >= one.y - 4 && py <= one.y + one.height + 4);
   if (!panel) return null;
-  const [x, y] = ["x", "y"].map((name) => chart.view.scale(name));
+  const { x, y } = panel.scales;
   let best = null;
   for (const line of chart.lines) {
-    if (panel.stratum !== null && line.cell.stratum !== panel.stratum) continue;
+    if (line.cell.stratum !== panel.stratum) continue;
     const at = closest(line.xs, x.invert(px - panel.x));
     // between two points the line is straight: its height there decides, its nearer point is shown
     const [ax, ay] = [panel.x + x(line.xs[at]), panel.y + y(line.ys[at])];

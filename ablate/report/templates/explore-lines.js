@@ -97,19 +97,20 @@ function drawn(lines, xlog, ylog) {
   }
   return found;
 }
-// The axes' ranges: those of all points, or without the early steps and the lines far from the others.
+// The ranges of a panel's axes: those of all points, or without the early steps and the lines far from the others. A line
+// that ends outside is beyond them.
 function ranges(lines, points, everything) {
   if (!points.length) return { x: [0, 1], y: [0, 1], beyond: [] };
   const spread = (values) => values.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
   const x = spread(points.map((point) => point.x));
-  const beyond = everything ? [] : farLines(lines);
-  const far = new Set(beyond.map((line) => line.key));
+  const far = new Set(everything ? [] : farLines(lines).map((line) => line.key));
   const start = everything ? x[0] : x[0] + EARLY * (x[1] - x[0]);
   const near = points.filter((point) => !far.has(point.k));
   const late = near.filter((point) => point.x >= start);
   const of = late.length ? late : near;
-  const y = spread(of.flatMap((point) => [point.low, point.high]));
-  return { x, y: roomy(y), beyond };
+  const y = roomy(spread(of.flatMap((point) => [point.low, point.high])));
+  const outside = (value) => value < y[0] || value > y[1];
+  return { x, y, beyond: everything ? [] : lines.filter((line) => outside(line.ys.at(-1))) };
 }
 // A range with room at both ends; that of a single value is 1 wide. A range above 0 stays above it, for a log axis.
 function roomy([low, high]) {

@@ -2,7 +2,7 @@
 // ablate.report.explore.exploration returns; another call shows newer results and keeps what was chosen.
 const state = {
   data: null, series: null, stratum: undefined, lines: null, x: null, xlog: false, ylog: false, smooth: 0, everything: false,
-  zoom: { x: null, y: null }, group: "", hidden: new Set(), hiddenSeeds: new Set(), charted: false, others: false,
+  zoom: { x: {}, y: {} }, group: "", hidden: new Set(), hiddenSeeds: new Set(), charted: false, others: false,
   filter: "", sort: "run", down: false, shown: PART, open: [],
 };
 const SMALL_MULTIPLES = 6; // strata that are shown together at first
@@ -120,7 +120,7 @@ function changed() {
 function listen() {
   find("table").append(element("table", { id: "explore-runs" }, element("thead", {}, element("tr")), element("tbody")));
   const set = (name, event, change) => find(name).addEventListener(event, (happened) => { change(happened.target); changed(); });
-  const unzoom = (axis) => { state.zoom[axis] = null; };
+  const unzoom = (axis) => { state.zoom[axis] = {}; };
   set("series", "change", (list) => { state.series = list.value; unzoom("y"); });
   set("stratum", "change", (list) => { state.stratum = list.value ? list.value.slice(1) : null; });
   set("group", "change", (list) => { state.group = list.value; state.hidden.clear(); });
