@@ -678,6 +678,17 @@ def test_runs_are_filtered(tab: Page, studied: SimpleNamespace, text: str, found
 
 
 @browser_only
+def test_the_count_of_runs_tells_what_is_filtered_from_tuning_runs(tab: Page) -> None:
+    said = "document.querySelector('#explore-count').textContent"
+    compared, tuning = 4 * 2 * SEEDS, 4 * 2 * 2
+    assert tab.value(said) == f"{compared} runs; {tuning} tuning runs are not listed"
+    tab.type("#explore-filter", "arm=serial")
+    assert tab.value(said).startswith(f"{2 * SEEDS} of {compared} runs; {tuning} tuning")
+    tab.click("#explore-others")
+    assert tab.value(said) == f"{2 * (SEEDS + 2)} of {compared + tuning} runs"
+
+
+@browser_only
 @pytest.mark.parametrize(
     ("condition", "named"), [("foo=3", "foo"), ('"no column"<1', "no column"), ("seed<x", "x")]
 )

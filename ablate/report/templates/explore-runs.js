@@ -103,10 +103,19 @@ function drawRuns() {
     }));
     const { runs, faults } = listedRuns();
     table.tBodies[0].replaceChildren(...runs.slice(0, state.shown).map((run) => rowOf(run, columns)));
-    find("count").textContent = `${runs.length.toLocaleString("en")} of ${state.data.runs.length.toLocaleString("en")} runs`;
+    find("count").textContent = counted(runs.length);
     find("faults").textContent = faults.join(" ");
     find("more").hidden = runs.length <= state.shown;
   });
+}
+// How many runs are listed, of how many, and that those of other roles are not.
+const ROLES = { tune: "tuning", pretrain: "pre-training" };
+function counted(listed) {
+  const roles = [...grouped(state.data.runs.filter((run) => !state.others && run.role !== "compare"), (run) => run.role)];
+  const all = state.data.runs.length - roles.reduce((sum, [, runs]) => sum + runs.length, 0);
+  const number = (count) => count.toLocaleString("en");
+  const rest = roles.map(([role, { length }]) => `${number(length)} ${ROLES[role]}`).join(" and ");
+  return `${listed === all ? "" : `${number(listed)} of `}${number(all)} run${all === 1 ? "" : "s"}${rest && `; ${rest} runs are not listed`}`;
 }
 function rowOf(run, columns) {
   const cells = columns.map((column) => {
