@@ -104,3 +104,27 @@ def test_one_arm_in_one_stratum_has_its_effect_and_no_matrix(tmp_path: Path) -> 
     data = report.gather(db, "topology")
     assert overview.matrix(data) is None
     assert re.search(r"^Only parallel differs .* by −0\.[45]", overview.headline(data)[1])
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_seeds_that_failed_leave_no_claim_on_the_first_screen(tmp_path: Path) -> None:
+    """parallel fails with all seeds, concat with 3 of 8, and is lower on the others."""
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        level = levels["topology"]
+        if level == "parallel" or (level == "concat" and seed < 3):
+            return Outcome(status="diverged", step=3)
+        return shifted(levels | {"topology": "parallel" if level == "concat" else level}, seed)
+
+    three = {"topology": {name: TOPOLOGY["topology"][name] for name in LEVELS[:3]}}
+    data = report.gather(study(tmp_path / "a", three, outcome, seeds=8), "topology")
+    (partial,) = data.findings.of(Contrast, lambda one: one.verdict == "partial")
+    assert partial.level == "concat" and partial.p_holm < 0.05
+    said = overview.headline(data)[-1]
+    assert "significant" not in said
+    assert "parallel (8 of 8 pairs lost" in said and "concat (3 of 8 pairs lost" in said
+
+    data = report.gather(study(tmp_path / "b", TOPOLOGY, outcome, seeds=8), "topology")
+    said = overview.headline(data)[-1]
+    assert said.startswith("Only no-skip differs significantly from serial: by +1.0")
+    assert "No verdict on parallel (8 of 8 pairs lost" in said
