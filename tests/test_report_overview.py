@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from ablate.report import overview
 few_replicates, svg_only = report_study.few_replicates, report_study.svg_only
 LEVELS = ("serial", "parallel", "concat", "no-skip")
 TOPOLOGY = {"topology": {name: {"topology": name} for name in LEVELS}}
+Factors = Mapping[str, Mapping[str, Mapping[str, object]]]
+Outcomes = Callable[[dict[str, str], int], Outcome | None]
 SHIFT = {"serial": 0.0, "parallel": -0.5, "concat": 0.0, "no-skip": 1.0}
 
 
@@ -128,3 +131,24 @@ def test_seeds_that_failed_leave_no_claim_on_the_first_screen(tmp_path: Path) ->
     said = overview.headline(data)[-1]
     assert said.startswith("Only no-skip differs significantly from serial: by +1.0")
     assert "No verdict on parallel (8 of 8 pairs lost" in said
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_without_two_pairs_the_first_screen_claims_no_test(tmp_path: Path) -> None:
+    two = {"topology": {name: TOPOLOGY["topology"][name] for name in LEVELS[:2]}}
+
+    def said(name: str, factors: Factors, outcome: Outcomes, seeds: int) -> str:
+        db = study(tmp_path / name, factors, outcome, seeds=seeds)
+        return overview.headline(report.gather(db, "topology"))[-1]
+
+    assert said("a", TOPOLOGY, lambda levels, seed: None, 3) == "No answer yet: no finished pairs."
+
+    def exact(levels: dict[str, str], seed: int) -> Outcome:
+        return Outcome(2.0 - 0.125 * (levels["topology"] == "parallel"))
+
+    one = said("b", two, exact, 1)
+    assert one == "One pair cannot be tested: parallel − serial = −0.1250 nats per token."
+    several = said("c", TOPOLOGY, exact, 1)
+    assert "No difference can be tested" in several and "significant" not in several
+    same = said("d", two, exact, 3)
+    assert "−0.1250 nats per token with every seed" in same and "significant" not in same

@@ -121,7 +121,7 @@ def _reach(data: ReportData, contrasts: Sequence[Contrast]) -> str:
     ]
     rest = say("no_verdict", unknown, data.labels) if unknown else ""
     if not found and not inconclusive:
-        return rest
+        return say("no_test", unknown, data.labels) or rest
     changes = data.findings.of(Change)
     changed = sum(one.significant for one in changes)
     see = detectable(data.labels, inconclusive)
