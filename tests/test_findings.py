@@ -19,6 +19,7 @@ from store_plans import plan_of
 from typer.testing import CliRunner
 
 import ablate
+from ablate import report
 from ablate.analysis import analyse, paired, records
 from ablate.analysis.records import (
     Contrast,
@@ -26,6 +27,7 @@ from ablate.analysis.records import (
     DifferenceVariance,
     Failures,
     Mismatch,
+    Multiplicity,
     NoFailures,
     Pairing,
     SeedGroups,
@@ -97,6 +99,23 @@ def test_an_arm_at_the_unigram_loss_has_no_effect_size(db: Database) -> None:
     (cell,) = ablate.findings("topology", db).of(Untrained)
     assert (cell.arm, cell.of, cell.whole) == ("no-skip", 8, True)
     assert cell.unigram == UNIGRAM
+
+
+def test_an_arm_without_an_effect_size_counts_in_no_correction(db: Database) -> None:
+    """Of three contrasts one is of an arm that did not learn: the others are a family of two."""
+    rows = ablate.effects("topology", db).set_index("level")
+    pair = [rows.loc[name] for name in ("parallel", "concat")]
+    small, large = sorted(pair, key=lambda row: row["p"])
+    assert small["p_holm"] == pytest.approx(2 * small["p"])
+    assert large["p_holm"] == pytest.approx(max(large["p"], 2 * small["p"]))
+    one = contrast(db, "parallel")
+    test = stats.ttest_1samp([pair.value - pair.baseline_value for pair in one.pairs], 0)
+    assert (one.family_lo, one.family_hi) == pytest.approx(tuple(test.confidence_interval(0.975)))
+    assert one.p_study == pytest.approx(one.p_holm)
+    (found,) = ablate.findings("topology", db).of(Multiplicity)
+    assert found.contrasts == 2 and found.sign_flip_floor == 2 * 2 / 2**8
+    text = report.answer(report.gather(db, "topology"))
+    assert "over 2 levels" in text and "over 3 levels" not in text
 
 
 def test_given_weights_and_linear_probes_are_not_judged_by_token_frequencies() -> None:
