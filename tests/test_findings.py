@@ -227,6 +227,18 @@ def test_cells_of_which_some_seeds_copy_are_named(tmp_path: Path) -> None:
     assert found.lo < -0.06 < found.hi < 0 and found.p < 0.001
 
 
+def test_a_failure_rate_is_claimed_once_all_runs_have_ended(tmp_path: Path) -> None:
+    def some(levels: dict[str, str], seed: int) -> Outcome | None:
+        return None if seed == 4 and levels["topology"] == "concat" else Outcome(1.0)
+
+    levels = {"topology": {name: {"topology": name} for name in ("serial", "concat")}}
+    unfinished = study(tmp_path / "a", levels, some, seeds=5)
+    assert not ablate.findings("topology", unfinished).of(NoFailures)
+    whole = study(tmp_path / "b", levels, lambda levels, seed: Outcome(1.0), seeds=5)
+    (found,) = ablate.findings("topology", whole).of(NoFailures)
+    assert found.seeds == 5 and found.upper == pytest.approx(1 - 0.05 ** (1 / 5))
+
+
 def test_findings_of_an_earlier_plan_are_not_kept(tmp_path: Path) -> None:
     db = study(tmp_path, TOPOLOGY, outcome, seeds=2)
     analyse(db, "topology")

@@ -125,7 +125,12 @@ def pairing(contrasts: Sequence[records.Contrast]) -> Iterator[records.Pairing]:
 
 
 def no_failures(data: StudyData, failed: frozenset[str]) -> Iterator[records.NoFailures]:
-    """Yield the failure rate that a study without a failed run is compatible with."""
+    """Yield the failure rate that a study without a failed run is compatible with.
+
+    Nothing before all runs have ended: those that are left may fail, and are not fewer seeds.
+    """
+    if data.waiting or not data.compared["status"].isin(paired.ENDED).all():
+        return
     if data.exact.issuperset(data.good["cell"]):
         return  # no seed could have failed otherwise
     seeds = data.good.groupby("cell")["seed"].nunique()
