@@ -101,6 +101,19 @@ def test_the_first_screen_says_the_answer_and_its_limits(tmp_path: Path) -> None
     assert first in html.unescape(top) and "2 runs diverged or failed" in top
 
 
+def test_the_first_screen_names_the_stratum_that_others_are_compared_with(tmp_path: Path) -> None:
+    """parallel helps at the first depth only; concat nowhere."""
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        turned = levels["topology"] == "parallel" and levels["n_layer"] == "2"
+        return shifted(levels | {"topology": "no-skip"} if turned else levels, seed)
+
+    three = {"topology": {name: TOPOLOGY["topology"][name] for name in LEVELS[:3]}}
+    db = study(tmp_path, depths(1, 2) | three, outcome, within=["n_layer"], seeds=6)
+    said = overview.headline(report.gather(db, "topology"))[1]
+    assert "1 of 2 differs significantly from that at n_layer=1." in said
+
+
 def test_one_arm_in_one_stratum_has_its_effect_and_no_matrix(tmp_path: Path) -> None:
     only = {name: TOPOLOGY["topology"][name] for name in ("serial", "parallel")}
     db = study(tmp_path, {"topology": only}, shifted, seeds=8)
