@@ -1,4 +1,4 @@
-"""The first screen of a page: two sentences, what limits the answer, and arms against strata."""
+"""The first screen of a page: the answer in short, what limits it, and arms against strata."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Matrix:
 
 
 def headline(data: ReportData) -> list[str]:
-    """Return the answer in at most two sentences: the best arms, and how far effects reach."""
+    """Return the answer in short: the best arms or curves, and how far effects reach."""
     best = data.findings.of(Best)
     first = scaled.claims(data.curves_fitted) if data.curves_fitted else []
     if not first and len(best) == 1:
