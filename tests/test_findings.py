@@ -19,6 +19,7 @@ from store_plans import plan_of
 from typer.testing import CliRunner
 
 import ablate
+from ablate import report
 from ablate.analysis import analyse, paired, records
 from ablate.analysis.records import (
     Contrast,
@@ -26,6 +27,7 @@ from ablate.analysis.records import (
     DifferenceVariance,
     Failures,
     Mismatch,
+    Multiplicity,
     NoFailures,
     Pairing,
     SeedGroups,
@@ -97,6 +99,23 @@ def test_an_arm_at_the_unigram_loss_has_no_effect_size(db: Database) -> None:
     (cell,) = ablate.findings("topology", db).of(Untrained)
     assert (cell.arm, cell.of, cell.whole) == ("no-skip", 8, True)
     assert cell.unigram == UNIGRAM
+
+
+def test_an_arm_without_an_effect_size_counts_in_no_correction(db: Database) -> None:
+    """Of three contrasts one is of an arm that did not learn: the others are a family of two."""
+    rows = ablate.effects("topology", db).set_index("level")
+    pair = [rows.loc[name] for name in ("parallel", "concat")]
+    small, large = sorted(pair, key=lambda row: row["p"])
+    assert small["p_holm"] == pytest.approx(2 * small["p"])
+    assert large["p_holm"] == pytest.approx(max(large["p"], 2 * small["p"]))
+    one = contrast(db, "parallel")
+    test = stats.ttest_1samp([pair.value - pair.baseline_value for pair in one.pairs], 0)
+    assert (one.family_lo, one.family_hi) == pytest.approx(tuple(test.confidence_interval(0.975)))
+    assert one.p_study == pytest.approx(one.p_holm)
+    (found,) = ablate.findings("topology", db).of(Multiplicity)
+    assert found.contrasts == 2 and found.sign_flip_floor == 2 * 2 / 2**8
+    text = report.answer(report.gather(db, "topology"))
+    assert "over 2 levels" in text and "over 3 levels" not in text
 
 
 def test_given_weights_and_linear_probes_are_not_judged_by_token_frequencies() -> None:
@@ -206,6 +225,18 @@ def test_cells_of_which_some_seeds_copy_are_named(tmp_path: Path) -> None:
     }
     assert (found.of, found.measured) == ((5, 5), 3)
     assert found.lo < -0.06 < found.hi < 0 and found.p < 0.001
+
+
+def test_a_failure_rate_is_claimed_once_all_runs_have_ended(tmp_path: Path) -> None:
+    def some(levels: dict[str, str], seed: int) -> Outcome | None:
+        return None if seed == 4 and levels["topology"] == "concat" else Outcome(1.0)
+
+    levels = {"topology": {name: {"topology": name} for name in ("serial", "concat")}}
+    unfinished = study(tmp_path / "a", levels, some, seeds=5)
+    assert not ablate.findings("topology", unfinished).of(NoFailures)
+    whole = study(tmp_path / "b", levels, lambda levels, seed: Outcome(1.0), seeds=5)
+    (found,) = ablate.findings("topology", whole).of(NoFailures)
+    assert found.seeds == 5 and found.upper == pytest.approx(1 - 0.05 ** (1 / 5))
 
 
 def test_findings_of_an_earlier_plan_are_not_kept(tmp_path: Path) -> None:

@@ -853,6 +853,17 @@ def test_what_nothing_tells_apart_is_not_ranked_and_has_no_brackets(tmp_path: Pa
 # -- words -----------------------------------------------------------------------------------------
 
 
+def test_what_is_detectable_of_several_contrasts_has_the_least_and_the_most() -> None:
+    """The smallest effect of the noisiest contrast is not that of the others."""
+    loss, share = labels.metric_labels("loss", "min"), labels.metric_labels("accuracy", "max")
+    assert "0.17 to 0.46 nats per token" in labels.detectable(loss, [0.46, NAN, 0.17])
+    assert " to " not in labels.detectable(loss, [0.17, 0.17])
+    assert labels.detectable(loss, [NAN]) == ""
+    some = labels.detectable(share, [1.25, 0.5])
+    assert some.startswith("only effects of 0.50 or more") and "have to be 1.2" in some
+    assert labels.detectable(share, [2.5, 1.5]).startswith("no possible effect")
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

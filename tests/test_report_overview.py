@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from ablate.report import overview
 few_replicates, svg_only = report_study.few_replicates, report_study.svg_only
 LEVELS = ("serial", "parallel", "concat", "no-skip")
 TOPOLOGY = {"topology": {name: {"topology": name} for name in LEVELS}}
+Factors = Mapping[str, Mapping[str, Mapping[str, object]]]
+Outcomes = Callable[[dict[str, str], int], Outcome | None]
 SHIFT = {"serial": 0.0, "parallel": -0.5, "concat": 0.0, "no-skip": 1.0}
 
 
@@ -98,9 +101,67 @@ def test_the_first_screen_says_the_answer_and_its_limits(tmp_path: Path) -> None
     assert first in html.unescape(top) and "2 runs diverged or failed" in top
 
 
+def test_the_first_screen_names_the_stratum_that_others_are_compared_with(tmp_path: Path) -> None:
+    """parallel helps at the first depth only; concat nowhere."""
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        turned = levels["topology"] == "parallel" and levels["n_layer"] == "2"
+        return shifted(levels | {"topology": "no-skip"} if turned else levels, seed)
+
+    three = {"topology": {name: TOPOLOGY["topology"][name] for name in LEVELS[:3]}}
+    db = study(tmp_path, depths(1, 2) | three, outcome, within=["n_layer"], seeds=6)
+    said = overview.headline(report.gather(db, "topology"))[1]
+    assert "1 of 2 differs significantly from that at n_layer=1." in said
+
+
 def test_one_arm_in_one_stratum_has_its_effect_and_no_matrix(tmp_path: Path) -> None:
     only = {name: TOPOLOGY["topology"][name] for name in ("serial", "parallel")}
     db = study(tmp_path, {"topology": only}, shifted, seeds=8)
     data = report.gather(db, "topology")
     assert overview.matrix(data) is None
     assert re.search(r"^Only parallel differs .* by −0\.[45]", overview.headline(data)[1])
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_seeds_that_failed_leave_no_claim_on_the_first_screen(tmp_path: Path) -> None:
+    """parallel fails with all seeds, concat with 3 of 8, and is lower on the others."""
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        level = levels["topology"]
+        if level == "parallel" or (level == "concat" and seed < 3):
+            return Outcome(status="diverged", step=3)
+        return shifted(levels | {"topology": "parallel" if level == "concat" else level}, seed)
+
+    three = {"topology": {name: TOPOLOGY["topology"][name] for name in LEVELS[:3]}}
+    data = report.gather(study(tmp_path / "a", three, outcome, seeds=8), "topology")
+    (partial,) = data.findings.of(Contrast, lambda one: one.verdict == "partial")
+    assert partial.level == "concat" and partial.p_holm < 0.05
+    said = overview.headline(data)[-1]
+    assert "significant" not in said
+    assert "parallel (8 of 8 pairs lost" in said and "concat (3 of 8 pairs lost" in said
+
+    data = report.gather(study(tmp_path / "b", TOPOLOGY, outcome, seeds=8), "topology")
+    said = overview.headline(data)[-1]
+    assert said.startswith("Only no-skip differs significantly from serial: by +1.0")
+    assert "No verdict on parallel (8 of 8 pairs lost" in said
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_without_two_pairs_the_first_screen_claims_no_test(tmp_path: Path) -> None:
+    two = {"topology": {name: TOPOLOGY["topology"][name] for name in LEVELS[:2]}}
+
+    def said(name: str, factors: Factors, outcome: Outcomes, seeds: int) -> str:
+        db = study(tmp_path / name, factors, outcome, seeds=seeds)
+        return overview.headline(report.gather(db, "topology"))[-1]
+
+    assert said("a", TOPOLOGY, lambda levels, seed: None, 3) == "No answer yet: no finished pairs."
+
+    def exact(levels: dict[str, str], seed: int) -> Outcome:
+        return Outcome(2.0 - 0.125 * (levels["topology"] == "parallel"))
+
+    one = said("b", two, exact, 1)
+    assert one == "One pair cannot be tested: parallel − serial = −0.1250 nats per token."
+    several = said("c", TOPOLOGY, exact, 1)
+    assert "No difference can be tested" in several and "significant" not in several
+    same = said("d", two, exact, 3)
+    assert "−0.1250 nats per token with every seed" in same and "significant" not in same

@@ -22,6 +22,7 @@ from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.plan import plan
 from ablate.plan.ladder import solve
+from ablate.report import overview
 from ablate.scaling import fit, isoflop
 from ablate.scaling.forms import Cost, best_split
 from ablate.scaling.planned import predict
@@ -236,6 +237,11 @@ def test_the_report_compares_the_curves_of_fit(tmp_path: Path) -> None:
         " serial: α "
     )
     assert first in report.answer(gathered)
+    assert gathered.curves_fitted and gathered.curves_fitted.fitted
+    (compared,) = gathered.curves_fitted.fitted.comparisons
+    assert compared.measured and compared.measured.value == pytest.approx(0.03, abs=0.002)
+    higher = f"The loss of parallel is {compared.measured.value:.2%} higher than that of serial"
+    assert overview.headline(gathered)[0].startswith(higher)
     for part in ("59 runs", "1 of 60 runs are left out", "Fitted without the largest size"):
         assert part in text, part
     assert "The curves do not cross within the measured range; " in first

@@ -28,7 +28,9 @@ def contrasts(data: StudyData) -> Iterator[records.Finding]:
     """Yield each contrast, followed by the findings that qualify it."""
     pairs = dict(iter(data.pairs.groupby(["family", "cell"], sort=False)))
     sizes = data.compared.groupby("cell")[list(SIZES.values())].first().astype(float)
-    study_p = stats.holm(data.effects["p"].to_numpy(float))
+    tested = [not {*cells} & data.untrained for cells in data.effects[["cell", "baseline"]].values]
+    study_p = np.full(len(tested), math.nan)
+    study_p[tested] = stats.holm(data.effects["p"].to_numpy(float)[tested])
     for row, p_study in zip(data.effects.to_dict("records"), study_p, strict=True):
         of_row = pairs[row["family"], row["cell"]].sort_values("seed")
         which: dict[str, Any] = {
@@ -239,18 +241,8 @@ def _mismatch(sizes: pd.DataFrame, which: Mapping[str, Any]) -> Iterator[records
 
 
 def changes(data: StudyData) -> Iterator[records.Change]:
-    """Yield how effects change from the first stratum to each other one.
-
-    Effects of arms that did not learn have no size, so they have no change either.
-    """
-    lost = {
-        (row.factor, row.level, row.stratum)
-        for row in data.effects.itertuples()
-        if {row.cell, row.baseline} & data.untrained
-    }
+    """Yield how effects change from the first stratum to each other one."""
     for row in data.changes.to_dict("records"):
-        if {(row["factor"], row["level"], row[at]) for at in ("stratum", "first")} & lost:
-            continue
         yield records.Change(
             **{name: row[name] for name in ("family", "factor", "level", "stratum", "first")},
             **_tested(row),

@@ -79,7 +79,9 @@ class StudyData:
     @cached_property
     def changes(self) -> pd.DataFrame:
         """Changes of the effects, from the first stratum to each other."""
-        return paired.changes(self.pairs, self.pilots, self.choices, crossed=self.crossed)
+        return paired.changes(
+            self.pairs, self.pilots, self.choices, crossed=self.crossed, untrained=self.untrained
+        )
 
     @cached_property
     def interactions(self) -> pd.DataFrame:

@@ -84,7 +84,7 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
         One row for each contrast, with the columns of `EffectRow` and three more: `significant`,
         the present name of `resolved`; `baseline_level`, the baseline's level in the factor; and
         `arm`, as in `ablate.load`. A contrast with a cell that did not learn beyond token
-        frequencies has no numbers.
+        frequencies has no numbers, and does not count in the correction of others.
     """
     pairs = results.pairs(study, db)
     chosen = choices(results.decisions(study, db), pairs)
@@ -113,8 +113,14 @@ def effects_of(
     """
     settings = results.study(study, db).settings
     covered, both = correction(settings), crossed(settings)
-    rows = of_pairs(pairs, pilots, choices, correction=covered, crossed=both)
-    rows = [_without_size(row) if {row.cell, row.baseline} & untrained else row for row in rows]
+    sized = ~pairs[["cell", "baseline"]].isin(untrained).any(axis=1)
+    rows = [
+        *of_pairs(pairs[sized], pilots, choices, correction=covered, crossed=both),
+        *map(_without_size, of_pairs(pairs[~sized], pilots, choices, crossed=both)),
+    ]
+    families = {name: i for i, name in enumerate(pairs["family"].unique())}
+    cells = {name: i for i, name in enumerate(pairs["cell"].unique())}
+    rows.sort(key=lambda row: (families[row.family], cells[row.cell]))
     numbers = [field.name for field in fields(EffectRow) if field.name not in NAMED]
     frame = pd.DataFrame([asdict(row) for row in rows], columns=[*NAMED, *numbers])
     levels, arms = results.levels(study, db), results.arms(study, db).set_index("cell")["arm"]
@@ -354,6 +360,7 @@ def changes(
     choices: Mapping[str, Chosen] = {},
     *,
     crossed: bool = False,
+    untrained: frozenset[str] = frozenset(),
 ) -> pd.DataFrame:
     """Compute how the effect of each level changes from the first stratum to each other one.
 
@@ -366,12 +373,15 @@ def changes(
         pilots: As in `of_pairs`.
         choices: As in `of_pairs`.
         crossed: As in `of_pairs`.
+        untrained: Cells that did not learn beyond token frequencies: their effects have no size,
+            so they have no change either.
 
     Returns:
         Columns family, factor, level, stratum, first, n, mean, lo, hi, p, p_holm, resolvable,
         significant, resolved; no rows without a second stratum.
     """
     strata = list(dict.fromkeys(pairs["stratum"]))
+    pairs = pairs[~pairs[["cell", "baseline"]].isin(untrained).any(axis=1)]
     grouped = dict(list(pairs.groupby(["factor", "level", "stratum"], sort=False)))
     by_contrast = {key: counted(part) for key, part in grouped.items()}
     rows = []

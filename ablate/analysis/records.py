@@ -155,6 +155,11 @@ class Contrast(Measured, OfContrast):
     significant: bool
     exact: bool = False
 
+    @property
+    def corrected(self) -> bool:
+        """Whether Holm's correction counts it: it has an effect size, known or still to come."""
+        return self.verdict != "untrained"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Equivalence(OfContrast):
@@ -624,11 +629,12 @@ class Multiplicity(Finding):
 
     Attributes:
         families: Families of contrasts, each corrected by itself.
-        contrasts: Contrasts in all.
+        contrasts: Contrasts that are corrected, in all families.
         correction: What Holm's correction of p_holm covers: "family" or "study".
         significant: Contrasts significant after that correction.
         significant_study: Contrasts significant after Holm's correction over the whole study.
-        sign_flip_floor: Smallest p that the sign-flip test can reach after that correction.
+        sign_flip_floor: Smallest p that the sign-flip test can reach after that correction, in
+            any contrast.
     """
 
     kind: ClassVar[str] = "multiplicity"

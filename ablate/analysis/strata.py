@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from statistics import median
@@ -124,7 +125,12 @@ def pairing(contrasts: Sequence[records.Contrast]) -> Iterator[records.Pairing]:
 
 
 def no_failures(data: StudyData, failed: frozenset[str]) -> Iterator[records.NoFailures]:
-    """Yield the failure rate that a study without a failed run is compatible with."""
+    """Yield the failure rate that a study without a failed run is compatible with.
+
+    Nothing before all runs have ended: those that are left may fail, and are not fewer seeds.
+    """
+    if data.waiting or not data.compared["status"].isin(paired.ENDED).all():
+        return
     if data.exact.issuperset(data.good["cell"]):
         return  # no seed could have failed otherwise
     seeds = data.good.groupby("cell")["seed"].nunique()
@@ -141,21 +147,22 @@ def multiplicity(
         contrasts: All of them.
         crossed: Whether seeds are crossed, so that no sign-flip test is made.
     """
-    contrasts = [one for one in contrasts if not one.exact]
-    if not contrasts:
+    contrasts = [one for one in contrasts if one.corrected]
+    if all(one.exact for one in contrasts):
         return
-    families: dict[str, int] = {}
-    for one in contrasts:
-        families[one.family] = families.get(one.family, 0) + 1
-    largest = max(families.values())
-    pairs = max(one.n for one in contrasts)
-    size = len(contrasts) if correction == "study" else largest
-    floor = stats.sign_flip_floor(pairs, size) if pairs and not crossed else math.nan
+    families = Counter(one.family for one in contrasts)
+    floors = [
+        stats.sign_flip_floor(
+            one.n, len(contrasts) if correction == "study" else families[one.family]
+        )
+        for one in contrasts
+        if one.n and not one.exact and not crossed
+    ]
     yield records.Multiplicity(
         families=len(families),
         contrasts=len(contrasts),
         correction=correction,
         significant=sum(one.significant for one in contrasts),
         significant_study=sum(one.p_study <= 0.05 for one in contrasts),
-        sign_flip_floor=floor,
+        sign_flip_floor=min(floors, default=math.nan),
     )

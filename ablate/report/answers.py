@@ -193,7 +193,7 @@ def families(data: ReportData) -> list[Family]:
     contrasts = data.findings.of(Contrast)
     factors = list(dict.fromkeys(one.factor for one in contrasts))
     whole = data.correction == "study"
-    of_study = _over(len(contrasts), "contrast") if whole else ""
+    of_study = _over(sum(one.corrected for one in contrasts), "contrast") if whole else ""
     parts = grouped(contrasts, lambda one: one.family)
     if len(parts) > 1 and all(len(part) == 1 for part in parts):
         answers = tuple(
@@ -214,7 +214,8 @@ def families(data: ReportData) -> list[Family]:
     answered: list[Family] = []
     for part in parts:
         first, several = part[0], len({one.factor for one in part}) > 1
-        over = of_study or _over(len(part), "part" if several else "level")
+        size = sum(one.corrected for one in part)
+        over = of_study or _over(size, "part" if several else "level")
         answers = tuple(_answer(data, one, over, _name(one, apart=several)) for one in part)
         where = f" at {first.stratum}" if first.stratum else ""
         what, baseline = (

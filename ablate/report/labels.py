@@ -181,26 +181,34 @@ def _nonzero(value: float, places: int) -> int:
 
 
 def detectable(labels: MetricLabels, resolvable: Iterable[float]) -> str:
-    """Say which effects non-significant contrasts would have shown, by the noisiest of them.
+    """Say which effects non-significant contrasts would have shown.
 
     Args:
         labels: of the metric.
         resolvable: the smallest effect of each contrast that is detected with 80% power.
 
     Returns:
-        A clause without a full stop; "" where no smallest effect is known.
+        A clause without a full stop; "" where no smallest effect is known. Of several contrasts it
+        has the smallest and the largest such effect.
     """
-    known = [value for value in resolvable if math.isfinite(value) and value > 0]
+    known = sorted(value for value in resolvable if math.isfinite(value) and value > 0)
     if not known:
         return ""
-    worst = number(max(known), decimals(max(known)))
-    where = " for the noisiest of them" if len(known) > 1 else ""
-    if max(known) >= labels.widest:
+    least, most = (number(value, decimals(value)) for value in (known[0], known[-1]))
+    several = f"{least} to {most}" if least != most else least
+    if known[0] >= labels.widest:
         return (
-            f"no possible effect is detectable{where}: it would have to be {worst}, and shares"
+            f"no possible effect is detectable: it would have to be {several}, and shares differ by"
+            f" at most {labels.widest:g}"
+        )
+    if known[-1] >= labels.widest:
+        return (
+            f"only effects of {least}{labels.after} or more are detected with 80% power, and for"
+            f" the noisiest contrast no possible effect: it would have to be {most}, and shares"
             f" differ by at most {labels.widest:g}"
         )
-    return f"only effects of {worst}{labels.after} or more are detected with 80% power{where}"
+    each = ", depending on the contrast," if least != most else ""
+    return f"only effects of {several}{labels.after} or more{each} are detected with 80% power"
 
 
 def p_value(p: float) -> str:

@@ -386,9 +386,10 @@ def _curves(data: ReportData) -> list[str]:
 
 
 def _corrected(data: ReportData) -> str:
+    sized = ", without contrasts of arms that did not learn" if data.untrained else ""
     if data.correction == "study":
-        return "Over all contrasts of the study"
-    return f"Within a family, which is {_family(data)} in one stratum"
+        return f"Over all contrasts of the study{sized}"
+    return f"Within a family, which is {_family(data)} in one stratum{sized}"
 
 
 def _family(data: ReportData) -> str:

@@ -1,4 +1,4 @@
-"""The first screen of a page: two sentences, what limits the answer, and arms against strata."""
+"""The first screen of a page: the answer in short, what limits it, and arms against strata."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Matrix:
 
 
 def headline(data: ReportData) -> list[str]:
-    """Return the answer in at most two sentences: the best arms, and how far effects reach."""
+    """Return the answer in short: the best arms or curves, and how far effects reach."""
     best = data.findings.of(Best)
     first = scaled.claims(data.curves_fitted) if data.curves_fitted else []
     if not first and len(best) == 1:
@@ -101,22 +101,36 @@ def headline(data: ReportData) -> list[str]:
 
 
 def _reach(data: ReportData, contrasts: Sequence[Contrast]) -> str:
-    """Say how far significant effects reach, and whether they change between strata."""
-    significant = sorted((one for one in contrasts if one.significant), key=lambda one: one.mean)
+    """Say how far significant effects reach, if they change between strata, and what is unknown.
+
+    Contrasts of arms whose runs failed have no verdict in section Effects, so none here.
+    """
     baselines = {one.baseline_level for one in contrasts}
     base = answers.called(data, baselines.pop()) if len(baselines) == 1 else "the baseline"
+    names = [_name(data, one, place=len(data.strata) > 1) for one in contrasts]
+    named = sorted(zip(contrasts, names, strict=True), key=lambda item: item[0].mean)
     if all(one.exact for one in contrasts):
-        ranked = sorted(contrasts, key=lambda one: one.mean)
-        names = [_name(data, one, place=len(data.strata) > 1) for one in ranked]
-        return f"{say('exact_reach', ranked, names, base, data.labels)}."
-    see = detectable(
-        data.labels, [one.detectable for one in contrasts if one.verdict == "inconclusive"]
-    )
+        ranked, ordered = zip(*named, strict=True)
+        return f"{say('exact_reach', ranked, ordered, base, data.labels)}."
+    found = [item for item in named if item[0].verdict in ("better", "worse")]
+    inconclusive = [one.detectable for one in contrasts if one.verdict == "inconclusive"]
+    unknown = [
+        (one, name)
+        for one, name in zip(contrasts, names, strict=True)
+        if one.verdict in ("partial", "unknown") or (one.verdict == "untrained" and not found)
+    ]
+    rest = say("no_verdict", unknown, data.labels) if unknown else ""
+    if not found and not inconclusive:
+        return say("no_test", unknown, data.labels) or rest
     changes = data.findings.of(Change)
     changed = sum(one.significant for one in changes)
-    names = [_name(data, one, place=len(data.strata) > 1) for one in significant]
-    reach = say("reach", significant, names, base, data.labels, see)
-    return f"{reach}{say('changed', changed, len(changes))}."
+    see = detectable(data.labels, inconclusive)
+    reach = f"{say('reach', found, base, data.labels, see, bool(unknown))}."
+    if changes:
+        reach += " " + say("changed", changes, changed)
+    said = [reach, rest]
+    # "no other arm" follows those without a verdict
+    return " ".join(filter(None, said if found else said[::-1]))
 
 
 def _name(data: ReportData, one: OfContrast, *, place: bool = False) -> str:
@@ -153,7 +167,9 @@ def _limits(data: ReportData) -> Iterator[tuple[str, str]]:
     if data.findings.of(SameSeeds):
         yield "some seeds have identical curves", "basis"
     contrasts = data.findings.of(Contrast)
-    narrow = sum(one.significant and one.text_lo <= 0 <= one.text_hi for one in contrasts)
+    narrow = sum(
+        one.verdict in ("better", "worse") and one.text_lo <= 0 <= one.text_hi for one in contrasts
+    )
     if narrow:
         yield f"{plural(narrow, 'effect')} not significant for new text", "effects"
     seeds = min((one.n for one in contrasts if one.n), default=0)

@@ -32,9 +32,21 @@ def lead(scaled: Scaled) -> list[str]:
 
 
 def claims(scaled: Scaled) -> list[str]:
-    """Return the first sentence of each comparison, with the difference in loss."""
-    found = scaled.fitted.comparisons if scaled.fitted else ()
-    return [f"{_claim(one)[:-1]}: loss {gap(one.measured or one.gap)}." for one in found]
+    """Return what each comparison says first: the difference in loss, and of the exponents."""
+    return [_brief(one) for one in (scaled.fitted.comparisons if scaled.fitted else ())]
+
+
+def _brief(one: Comparison) -> str:
+    loss = one.measured or one.gap
+    if one.verdict != "offset":
+        return f"{_claim(one)[:-1]}: loss {gap(loss)}."
+    low, high = sorted(100 * abs(end) for end in (loss.lo, loss.hi))
+    return (
+        f"The loss of {one.group} is {abs(loss.value):.2%}"
+        f" {'higher' if loss.value > 0 else 'lower'} than that of {one.baseline} (95% interval"
+        f" {ends(low, high, 2, number, unit='%')}). Whether their exponents differ is inconclusive"
+        + (f", and {listed(one.doubts)}." if one.doubts else ".")
+    )
 
 
 def _differences(one: Comparison) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from ablate.store.database import Database
 from ablate.store.owners import QUEUE, dead
 from ablate.store.records import FAILED
 from ablate.study import tuned, tuned_field
+from ablate.units import listed
 
 UNFINISHED = ("planned", "running", "stopped")  # statuses of runs that may still get a result
 _OF_STUDY = (
@@ -226,7 +228,7 @@ def left(db: Database, name: str) -> dict[str, int]:
 
 
 def waiting(db: Database, name: str) -> list[str]:
-    """Return a sentence, without full stop, on each decision that is due but not made.
+    """Return sentences, without full stop, on the decisions that are due but not made.
 
     A decision is due when the runs that it depends on have ended. The cells and seeds that wait for
     it are not planned yet, so counts of runs do not show them.
@@ -249,10 +251,12 @@ def waiting(db: Database, name: str) -> list[str]:
     seeds = [one.get("seeds") for one in tables]
     two_stage = any(isinstance(one, dict) and "pilot" in one for one in seeds)
     what = tuned(tuned_field(tables[0] if tables else {}))
+    going_on = [row for row in rates if not row.failed]
+    groups = [[row] for row in rates if row.failed] + ([going_on] if going_on else [])
     return [
-        f"the {what} tuned on {row.waiting} is not chosen yet, and the runs that will use it"
-        f" are not planned: {_why(row, 'tuning runs')}"
-        for row in rates
+        f"no {what} is chosen yet for {_places(group)}, so runs that need it are not planned:"
+        f" {_why(group[0], 'tuning runs')}"
+        for group in groups
     ] + [
         f"the number of seeds of {row.waiting or 'the study'} is not decided yet:"
         f" {_why(row, 'pilot runs')}"
@@ -277,6 +281,12 @@ def _undecided(db: Database, name: str, **parts: str) -> list[Any]:
     return selected(
         db, _UNDECIDED.format(unfinished=UNFINISHED, failed_ones=FAILED, **parts), study=name
     )
+
+
+def _places(rows: Sequence[Any]) -> str:
+    """Return the cells of rows, with semicolons where a label has commas itself."""
+    names = [str(row.waiting) for row in rows]
+    return "; ".join(names) if any("," in name for name in names) else listed(names)
 
 
 def _why(row: Any, what: str) -> str:
