@@ -36,6 +36,7 @@ from ablate.analysis.records import (
 )
 from ablate.cli import app
 from ablate.plan import Decision
+from ablate.report import overview
 from ablate.store import Database, decisions
 from ablate.store import findings as stored
 from ablate.store.register import register
@@ -225,6 +226,8 @@ def test_cells_of_which_some_seeds_copy_are_named(tmp_path: Path) -> None:
     }
     assert (found.of, found.measured) == ((5, 5), 3)
     assert found.lo < -0.06 < found.hi < 0 and found.p < 0.001
+    badges = [one.text for one in overview.badges(report.gather(db, "topology"))]
+    assert any("2 of 3 cells" in text for text in badges)
 
 
 def test_a_failure_rate_is_claimed_once_all_runs_have_ended(tmp_path: Path) -> None:

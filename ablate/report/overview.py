@@ -10,6 +10,7 @@ from ablate.analysis.records import (
     Best,
     Change,
     Contrast,
+    Copying,
     Mismatch,
     OfContrast,
     SameSeeds,
@@ -164,6 +165,9 @@ def _limits(data: ReportData) -> Iterator[tuple[str, str]]:
             yield f"{name} differ by up to {percent(off)}", "basis"
     if grouped := len(data.findings.of(SeedGroups)):
         yield f"the seeds of {plural(grouped, 'cell')} fall into groups", "effects"
+    for found in data.findings.of(Copying):
+        cells = f"{len(found.cells)} of {plural(found.measured, 'cell')}"
+        yield f"in {cells} only some seeds have learnt to copy", "effects"
     if data.findings.of(SameSeeds):
         yield "some seeds have identical curves", "basis"
     contrasts = data.findings.of(Contrast)
