@@ -89,10 +89,10 @@ def _panel(
             own = pairs[(pairs["family"] == row["family"]) & (pairs["cell"] == row["cell"])]
             _row(ax, heights[-1], row, own, low, high)
             y -= _height(name)
+        ax.vlines(0, y, top - _height(group.heading), color=style.INK, linewidth=0.7, zorder=1)
         top -= group.height
     ax.set_yticks(heights, names)
     ax.tick_params(axis="y", length=0, pad=4)
-    ax.axvline(0, color=style.INK, linewidth=0.7, zorder=1)
     ax.set_xlim(low, high)
     ax.set_ylim(top + 0.15, 0.7)
     style.ticks(ax, "x", style.signed)
@@ -202,7 +202,8 @@ def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, hi
     """Draw pairs, interval and mean of one level, as far as they are on the axis."""
     shade, name, mean = style.color(row["place"]), row["level"], row["mean"]
     ends = [end for end in (row["lo"], row["hi"]) if math.isfinite(end)]
-    text_style: dict[str, Any] = {"va": "center", "fontsize": 7, "color": shade}
+    behind = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.5}  # covers the line of 0
+    text_style: dict[str, Any] = {"va": "center", "fontsize": 7, "color": style.INK, "bbox": behind}
     if row["n"] == 0:
         _note(ax, y, "no pair to compare", low, high, **text_style)
         return
