@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -54,6 +55,11 @@ def effect(contrast: records.Contrast) -> str:
     return text if contrast.verdict in ("better", "worse") else f"{text}, {contrast.verdict}"
 
 
+def baseline(contrast: records.Contrast) -> str:
+    """Return the mean metric of a contrast's baseline."""
+    return f"{fmean(pair.baseline_value for pair in contrast.pairs):.4f}"
+
+
 def effects(study: str, strata: dict[str, str] | None = None, name: str = "level") -> str:
     """Return a row for each level with its effect in every stratum, baselines with their mean.
 
@@ -66,9 +72,7 @@ def effects(study: str, strata: dict[str, str] | None = None, name: str = "level
     strata = strata or {one.stratum: one.stratum or "effect" for one in found}
     rows: dict[str, dict[str, str]] = {}
     for one in found:
-        values = [pair.baseline_value for pair in one.pairs]
-        mean = f"{sum(values) / len(values):.4f}"
-        rows.setdefault(one.baseline_level, {})[one.stratum] = mean
+        rows.setdefault(one.baseline_level, {})[one.stratum] = baseline(one)
         rows.setdefault(one.level, {})[one.stratum] = effect(one)
     return table(
         [name, *strata.values()],
@@ -166,8 +170,8 @@ def per_seed(study: str, name: str, at: float = 0.0) -> dict[str, list[float]]:
 def steps() -> str:
     """Return the errors of each step from RNN to transformer, and its effect on the one before."""
     study = "rnn-to-transformer"
-    arms = [one.level for one in findings(study).of(records.Contrast)]
-    arms.insert(0, findings(study).of(records.Contrast)[0].baseline_level)
+    found = findings(study).of(records.Contrast)
+    arms = [found[0].baseline_level, *(one.level for one in found)]
     errors = {beam: per_seed(study, "error_rate", beam) for beam in (1.0, 4.0)}
     exact = per_seed(study, "exact_match", 4.0)
     rates = np.array([errors[1.0][arm] for arm in arms])
@@ -199,7 +203,7 @@ def mae() -> str:
     ratios = (0.25, 0.5, 0.75, 0.9)
     errors = {ratio: per_seed("mae", "reconstruction_loss", ratio) for ratio in ratios}
     found = findings("mae").of(records.Contrast)
-    told = {found[0].baseline_level: f"{np.mean([p.baseline_value for p in found[0].pairs]):.4f}"}
+    told = {found[0].baseline_level: baseline(found[0])}
     told |= {one.level: effect(one) for one in found}
     return table(
         ["trained at", "accuracy", *(f"error at {ratio:g}" for ratio in ratios)],
