@@ -11,8 +11,10 @@ demo: $(READY)
 	$(BIN)/ablate run studies/quickstart.toml
 	$(BIN)/ablate report quickstart
 
+# three processes of one thread each: some wait for processes that they start, which read compiled
+# modules
 test: $(READY)
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal  # of one thread each; some wait for processes that they start, which read compiled modules
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal
 
 soak: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow -rP  # with what the tests print: kills, resumed runs
