@@ -48,6 +48,67 @@ def three_digits(value: float) -> str:
     return f"{float(text):,.0f}" if 1e3 <= abs(value) < 1e5 else power(float(text))
 
 
+MINUS = "−"
+MOST_DECIMALS = 12  # less is the rounding of a loss in 64 bits
+LONG = 5  # numbers that begin after more decimals have a power of ten
+
+
+def decimals(scale: float) -> int:
+    """Return the decimals, at least one, that show two digits of an uncertainty of `scale`.
+
+    >>> decimals(0.0123), decimals(0.5), decimals(40.0), decimals(float("nan")), decimals(3e-8)
+    (3, 2, 1, 4, 9)
+    """
+    if not math.isfinite(scale) or scale <= 0:
+        return 4
+    return min(MOST_DECIMALS, max(1, 1 - math.floor(math.log10(scale))))
+
+
+def number(value: float, places: int = 4) -> str:
+    """Return a value with `places` decimals, or three digits from a billion on; "–" for NaN.
+
+    >>> number(0.0312, 3), number(3.12e-7, 8), number(1.5000000312, 8), number(2e-9, 12)
+    ('0.031', '3.1×10⁻⁷', '1.50000003', '2.000×10⁻⁹')
+    """
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else f"{MINUS}∞"
+    if places > LONG and 0 < (size := abs(round(value, places))) < 10**-LONG:
+        exponent = math.floor(math.log10(size))
+        mantissa = f"{value / 10.0**exponent:.{max(0, places + exponent)}f}"
+        return f"{mantissa}×{power(10.0**exponent)}".replace("-", MINUS)
+    return (f"{value:.{places}f}" if abs(value) < 1e9 else f"{value:.3g}").replace("-", MINUS)
+
+
+def signed(value: float, places: int = 4) -> str:
+    """Return `number` with its sign, unless it rounds to zero."""
+    text = number(value, places)
+    if text.strip(f"{MINUS}0.") == "":
+        return text.lstrip(MINUS)
+    return f"+{text}" if value > 0 else text
+
+
+def ends(
+    low: float,
+    high: float,
+    places: int,
+    write: Callable[[float, int], str] = signed,
+    unit: str = "",
+) -> str:
+    """Return an interval; an end other than zero gets more decimals rather than be shown as zero.
+
+    >>> ends(-0.111, -0.0002, 3), ends(-0.1, 0.0, 2)
+    ('−0.111 to −0.0002', '−0.10 to 0.00')
+    """
+    return " to ".join(write(end, _nonzero(end, places)) + unit for end in (low, high))
+
+
+def _nonzero(value: float, places: int) -> int:
+    """At least `places` decimals, with which a value that is not zero does not look like it."""
+    return next((more for more in range(places, 12) if round(value, more)), places)
+
+
 def known(value: float | None, write: Callable[[float], str]) -> str:
     """Return a number as `write` formats it; "unknown" for None.
 

@@ -292,10 +292,9 @@ def test_no_front_is_named_within_the_spread_of_times() -> None:
     )
     assert front(apart) == ["a", "b"]
     ax = figures.pareto(apart)
-    assert [list(line.get_xdata()) for line in ax.lines if "fastest" in (line.get_gid() or "")] == [
-        [0.6, 1.4],
-        [1.6, 2.4],
-    ]
+    told = [line for line in ax.lines if (line.get_gid() or "").startswith("tip:")]
+    ranges = [list(line.get_xdata()) for line in told if len(line.get_xdata()) == 2]
+    assert ranges == [[0.6, 1.4], [1.6, 2.4]]
     wide = apart.assign(seconds=apart["seconds"] + [-0.2, 0.2, -0.2, 0.2])
     assert front(wide) == []
     assert [
@@ -394,9 +393,14 @@ def test_marks_carry_their_values_as_titles(tmp_path: Path) -> None:
         0
     ].read_text(encoding="utf-8")  # type: ignore[arg-type]
     titles = re.findall(r"<title>([^<]*)</title>", svg)
-    mean = pairs.loc[pairs["level"] == "parallel", "difference"].mean()
-    assert f"parallel: mean {mean:+.4g} over 6 pairs" in titles
-    assert 'id="tip' not in svg
+    one = effects_of(pairs).set_index("level").loc["parallel"]
+    places = units.decimals((one["hi"] - one["lo"]) / 2)
+    text = f"{units.signed(one['mean'], places)} ({units.ends(one['lo'], one['hi'], places)})"
+    said = [title for title in titles if title.startswith("topology=parallel:")]
+    assert said.count(f"topology=parallel: {text}, 6 pairs") == 2  # the mark, and its interval
+    assert 'id="tip' not in svg and 'id="run' not in svg
+    levels = [said.split(":")[0] for said in figures.told(svg)[0]]
+    assert levels == [f"topology={level}" for level in pairs["level"].unique()]
 
 
 def test_inlined_figures_share_no_id_and_follow_the_page(tmp_path: Path) -> None:
@@ -676,10 +680,11 @@ def test_every_seed_has_a_mark_and_groups_are_told_by_their_filling() -> None:
     rows = [(arm, seed, rng.normal()) for arm in ("serial", "parallel") for seed in range(5)]
     frame = pd.DataFrame(rows, columns=["arm", "seed", "metric"])
     ax = figures.seeds(frame, {"serial": [0, 3]})
-    marks = {line.get_gid(): line for line in ax.get_lines() if line.get_gid()}
-    assert len(marks) == 10
+    lines = {line.get_gid(): line for line in ax.get_lines() if line.get_gid()}
+    marks = {tip: line for tip, line in lines.items() if tip.startswith("run:")}
+    assert len(marks) == 10 and len(lines) == 12
     for (arm, seed, value), (tip, mark) in zip(rows, marks.items(), strict=True):
-        assert tip == f"tip:{arm}, seed {seed}: {value:.4g}"
+        assert tip == f"run:{arm}, seed {seed}: {style.rough(value)}"
         assert mark.get_ydata()[0] == value
         hollow = mark.get_markerfacecolor() == "none"
         assert hollow is (arm == "serial" and seed not in (0, 3))

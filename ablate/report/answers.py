@@ -31,9 +31,9 @@ from ablate.analysis.records import (
 )
 from ablate.plan.compare import MISMATCH
 from ablate.report.data import ReportData
-from ablate.report.labels import MetricLabels, decimals, detectable, named, number, plural
+from ablate.report.labels import MetricLabels, detectable, named, plural
 from ablate.report.sentences import numbers, say
-from ablate.units import listed
+from ablate.units import listed, number
 
 VERDICTS: dict[Verdict, str] = {  # of a contrast → words
     "better": "better",
@@ -112,27 +112,21 @@ def unranked(data: ReportData) -> list[str]:
     return [text for one in data.findings.of(Best) if (text := say("unranked", one))]
 
 
-def digits_of(data: ReportData, stratum: str) -> int:
-    """Return the decimals of a mean: two digits of the deviation over seeds in a stratum."""
-    good = data.good[data.good["stratum"] == stratum].groupby("arm", observed=True)["metric"]
-    return decimals(float(good.std().median()))
-
-
 def _candidates(data: ReportData, one: Best) -> Iterator[str]:
-    """Yield the arms of a set with their means, with enough decimals to show them apart."""
-    digits = digits_of(data, one.stratum)
-    while digits < 5 and len({number(mean, digits) for mean in one.means}) < len(one.means):
-        digits += 1
+    """Yield the arms of a set with their means."""
     for arm, mean in zip(one.arms, one.means, strict=True):
         unit = data.labels.after if arm == one.arms[0] else ""
-        yield f"{called(data, arm)} ({number(mean, digits)}{unit})"
+        yield f"{called(data, arm)} ({number(mean, data.places)}{unit})"
 
 
 def cells(data: ReportData) -> list[str]:
     """Return a sentence on each cell that did not learn, or whose seeds fall into groups."""
     return [
-        *(say("untrained", one, data.known) for one in data.findings.of(Untrained)),
-        *(say("seed_groups", one, data.labels) for one in data.findings.of(SeedGroups)),
+        *(say("untrained", one, data.known, data.places) for one in data.findings.of(Untrained)),
+        *(
+            say("seed_groups", one, data.labels, data.places)
+            for one in data.findings.of(SeedGroups)
+        ),
         *(say("copying", one, data.labels) for one in data.findings.of(Copying)),
         *(say("threshold", one, data.labels) for one in data.findings.of(Threshold)),
     ]

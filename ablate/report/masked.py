@@ -10,11 +10,11 @@ from ablate.analysis.records import LinearProbe, ProbeLoss
 from ablate.evaluation import CHANCE, LABELLED
 from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
-from ablate.report.labels import decimals
 from ablate.report.sentences import say
 from ablate.report.tables import measured
 from ablate.store.questions import quoted
 from ablate.text.labels import LABELS
+from ablate.units import decimals
 
 
 def sentences(data: ReportData) -> list[str]:

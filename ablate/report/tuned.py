@@ -10,9 +10,10 @@ from ablate.analysis.tuning import group_names
 from ablate.report.answers import grouped
 from ablate.report.data import ReportData
 from ablate.report.document import Estimate, Span, Table, Value
-from ablate.report.labels import decimals, ends, number, plural, signed
+from ablate.report.labels import plural
 from ablate.report.sentences import say
 from ablate.report.tables import FOLDED, measured, quoted
+from ablate.units import decimals, ends, number, signed
 
 
 def names(data: ReportData) -> dict[str, str]:
@@ -110,8 +111,8 @@ def rates(data: ReportData) -> Table:
                     *(one.rates[0], one.rates[-1]),
                 ),
                 Value(f"{diverged}" if diverged else "–", diverged),
-                measured(one.fitted, 4),
-                measured(one.error, 4),
+                measured(one.fitted, data.places),
+                measured(one.error, decimals(one.error)),
                 measured(one.sensitivity, 3),
                 Value(f"{len(one.cells)}", len(one.cells)),
             )
@@ -159,11 +160,11 @@ def changed(data: ReportData) -> Table:
                     Value(f"{one.shared_lr:.3g}", one.shared_lr),
                     Value(f"{one.lr:.3g}", one.lr),
                     *(
-                        Value("diverged" if math.isnan(at) else number(at), at)
+                        Value("diverged" if math.isnan(at) else number(at, data.places), at)
                         for at in (one.at_shared, one.at_own)
                     ),
-                    Value(signed(shared), shared),
-                    Value(signed(own), own),
+                    Value(signed(shared, data.places), shared),
+                    Value(signed(own, data.places), own),
                     _compared(compared.get(one.cell)),
                 )
             )
