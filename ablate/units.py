@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 
+_BRACKETS = re.compile(r"\([^)]*\)")
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -143,7 +145,7 @@ def duration(seconds: float) -> str:
 
 
 def listed(items: Iterable[object], last: str = "and", most: int = 8) -> str:
-    """Return "a, b and c".
+    """Return "a, b and c"; "a=1, b=2; and a=2, b=2" where an item has a comma.
 
     Args:
         items: shown as text.
@@ -153,10 +155,8 @@ def listed(items: Iterable[object], last: str = "and", most: int = 8) -> str:
     words = [str(item) for item in items]
     if len(words) > most:
         words = [*words[: most - 1], f"{len(words) - most + 1} more"]
-    return (
-        words[0]
-        if len(words) == 1
-        else f"{', '.join(words[:-1])} {last} {words[-1]}"
-        if words
-        else ""
-    )
+    if len(words) < 2:
+        return "".join(words)
+    if any(", " in _BRACKETS.sub("", word) for word in words):
+        return f"{'; '.join(words[:-1])}; {last} {words[-1]}"
+    return f"{', '.join(words[:-1])} {last} {words[-1]}"

@@ -99,7 +99,11 @@ def _windows(
     effects: pd.DataFrame, pairs: pd.DataFrame, goal: str, *, apart: bool
 ) -> tuple[list[_Group], list[tuple[float, float]]]:
     """Return the groups of rows, and the range of the one axis, or of one for each group."""
-    groups = _groups(effects.assign(place=effects["arm"].cat.codes), goal)
+    level = effects["level"]
+    if effects["factor"].nunique() > 1:
+        level = effects["factor"] + "=" + level
+    told = level + np.where(effects["stratum"] == "", "", ", " + effects["stratum"])
+    groups = _groups(effects.assign(place=effects["arm"].cat.codes, name_told=told), goal)
     windows = [_window(effects.loc[group.rows_of], pairs) for group in groups]
     widths = [high - low for low, high in windows] or [1.0]
     if apart and max(widths) > UNLIKE * min(widths):
@@ -251,7 +255,7 @@ def _window(effects: pd.DataFrame, pairs: pd.DataFrame) -> tuple[float, float]:
 def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, high: float) -> None:
     """Draw pairs, interval and mean of one level, as far as they are on the axis."""
     shade, mean = style.color(row["place"]), row["mean"]
-    name = ", ".join(filter(None, (f"{row['factor']}={row['level']}", row["stratum"])))
+    name = row["name_told"]
     ends = [end for end in (row["lo"], row["hi"]) if math.isfinite(end)]
     places = decimals((row["hi"] - row["lo"]) / 2)
     text = signed(mean, places)

@@ -36,7 +36,7 @@ def cost(data: ReportData) -> Table:
         "cost",
         f"Device time by role and final status of the attempt: {duration(total)} in total, over"
         f" {plural(len(frame), 'attempt')}.",
-        ("role", "ended attempts", "attempts", "device time"),
+        ("role", "outcome", "attempts", "device time"),
         tuple(rows),
         questions.find("gpu-seconds").with_values(study=data.study.name) + ";",
     )

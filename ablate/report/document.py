@@ -94,7 +94,7 @@ class Figure:
             room -= len(texts)
         if room < 0:
             said.append(f"{-room} more are in the tables")
-        return f"{'. '.join(said)}."
+        return f"{'. '.join(said)}." if said[1:] else self.title
 
     @cached_property
     def _drawn(self) -> str:

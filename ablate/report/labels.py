@@ -11,17 +11,17 @@ from ablate import metrics
 from ablate.study import tuned
 from ablate.units import decimals, number
 
-PHRASES = {  # metric → what a sentence calls it; "{at}" is the number behind "@"
+PHRASES = {  # metric → what a sentence calls it; {at}: the number behind "@"; {share}: in percent
     "loss": "held-out loss",
     "bits_per_byte": "held-out bits per byte",
     "accuracy": "held-out accuracy",
     "probe_loss": "masked loss at ratio {at}",
     "probe_accuracy": "masked accuracy at ratio {at}",
-    "reconstruction_loss": "reconstruction error with {at} of the patches hidden",
+    "reconstruction_loss": "reconstruction error with {share} of the patches hidden",
     "pseudo_perplexity": "pseudo-perplexity",
     "loss_at_length": "held-out loss at {at}× the context",
-    "corrupted_loss": "loss on {at} of the text, hidden",
-    "corrupted_accuracy": "accuracy on {at} of the text, hidden",
+    "corrupted_loss": "loss with {share} of the text hidden",
+    "corrupted_accuracy": "accuracy with {share} of the text hidden",
     "exact_match": "exact matches with a beam of {at}",
     "error_rate": "error rate with a beam of {at}",
     "error_at_length": "error rate from {at} tokens of the source on",
@@ -112,7 +112,8 @@ def metric_labels(text: str, goal: str, *, own: bool = False, unit: str = "") ->
     if own:
         return MetricLabels(f"{name} at step {at}" if at else text, "", goal)
     unit = metrics.METRICS[name].unit if name in metrics.METRICS else unit
-    phrase = PHRASES[name].format(at=at) if name in PHRASES else text.replace("_", " ")
+    share = f"{100 * float(at):.3g}%" if "{share}" in PHRASES.get(name, "") else ""
+    phrase = PHRASES[name].format(at=at, share=share) if name in PHRASES else text.replace("_", " ")
     widest = 1.0 if unit == "share" else math.inf
     return MetricLabels(phrase, "" if unit in ("share", "bits per byte") else unit, goal, widest)
 
@@ -147,8 +148,8 @@ def detectable(labels: MetricLabels, resolvable: Iterable[float]) -> str:
             f" the noisiest contrast no possible effect: it would have to be {most}, and shares"
             f" differ by at most {labels.widest:g}"
         )
-    each = ", depending on the contrast," if least != most else ""
-    return f"only effects of {several}{labels.after} or more{each} are detected with 80% power"
+    noisiest = f", {most} for the noisiest contrast," if least != most else ""
+    return f"only effects of {least}{labels.after} or more{noisiest} are detected with 80% power"
 
 
 def p_value(p: float) -> str:

@@ -67,7 +67,10 @@ def grids(data: ReportData) -> list[Table]:
             data,
             "linear-probes",
             "Accuracy of linear probes on frozen features, the mean over seeds.",
-            [(one, one.name, 0.0, one.name) for one in data.findings.of(LinearProbe)],
+            [
+                (one, one.name, 0.0, one.name.replace("_", " "))
+                for one in data.findings.of(LinearProbe)
+            ],
         ),
     ]
 

@@ -133,10 +133,11 @@ def _reach(data: ReportData, contrasts: Sequence[Contrast]) -> str:
     rest = say("no_verdict", unknown, data.labels) if unknown else ""
     if not found and not inconclusive:
         return say("no_test", unknown, data.labels) or rest
+    tested = len(contrasts) - len(unknown) - sum(one.verdict == "untrained" for one in contrasts)
     changes = data.findings.of(Change)
     changed = sum(one.significant for one in changes)
     see = detectable(data.labels, inconclusive)
-    reach = f"{say('reach', found, base, data.labels, see, bool(unknown))}."
+    reach = f"{say('reach', found, base, data.labels, see, bool(unknown), tested)}."
     if changes:
         reach += " " + say("changed", changes, changed)
     said = [reach, rest]

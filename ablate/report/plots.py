@@ -24,6 +24,7 @@ from ablate.report.sentences import places as places_of
 from ablate.study import tuned, tuned_field
 from ablate.units import listed
 
+FEW = 4  # panels whose best arms a caption names
 SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
 MARKS = (
     "Mark: mean over seeds with its 95% t-interval, from three seeds on; faint points: single runs."
@@ -265,11 +266,13 @@ def pareto(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         else:
             note = "which arms are both better and faster is not certain, as times overlap."
         panels.append(Panel(stratum, frame, note=note))
+    if len(panels) > FEW:  # the line says it in less room
+        panels = [Panel(panel.stratum, *panel.frames) for panel in panels]
     title = f"{sentence(labels.phrase)} against training time"
     caption = (
         "Mark: mean over seeds; line: fastest to slowest seed; faint points: single runs, which"
         " may have shared the machine with other processes."
-        + (" Grey line: the arms that no arm beats in both." if joined else "")
+        + (" Grey line: through the arms that no other beats in both." if joined else "")
     )
     look = {"goal": labels.goal, "label": labels.axis, "places": data.places}
     return figure_set.panels("pareto", title, caption, figures.pareto, panels, **look)

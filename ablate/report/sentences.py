@@ -76,10 +76,10 @@ def places(one: Any) -> int:
     return units.decimals((one.hi - one.lo) / 2)
 
 
-def _magnitudes(one: Any, digits: int) -> str:
-    """Return the interval of a significant effect without its sign."""
-    low, high = sorted((abs(one.lo), abs(one.hi)))
-    return units.ends(low, high, digits, units.number)
+def _magnitudes(lo: float, hi: float) -> str:
+    """Return an interval on one side of zero without its sign."""
+    low, high = sorted((abs(lo), abs(hi)))
+    return units.ends(low, high, units.decimals((high - low) / 2), units.number)
 
 
 def reasons(one: Contrast) -> str:

@@ -30,12 +30,11 @@ def paragraphs(data: ReportData) -> list[str]:
     if untrained := [one.group for one in rates if not one.trains]:
         sentences.append(say("no_rate", untrained, data.tuned))
     if edge := [one.group for one in rates if one.at_edge and one.trains]:
-        sentences.append(say("at_edge", edge, data.tuned))
-    sentences += [
-        say("left_range", one, data.tuned) for one in rates if one.left_range and one.trains
-    ]
+        sentences.append(say("at_edge", edge, len(rates), data.tuned))
+    if further := [one for one in rates if one.left_range and one.trains]:
+        sentences.append(say("left_range", further, data.tuned))
     if cliff := [one.group for one in rates if one.near_cliff and one.trains]:
-        sentences.append(say("near_cliff", cliff, data.tuned))
+        sentences.append(say("near_cliff", cliff, len(rates), data.tuned))
     sentences += [say("by_rate", part, data.labels, data.tuned) for part in _at_rates(data)]
     for frame in grouped(data.findings.of(TuningChange), lambda one: one.stratum):
         sentences += _changed(data, frame)
@@ -100,7 +99,9 @@ def rates(data: ReportData) -> Table:
     rows: list[tuple[str | Value, ...]] = []
     for one in data.findings.of(Tuning):
         diverged = sum(not math.isfinite(loss) for loss in one.losses)
-        edge = " (edge)" if one.at_edge and one.trains else "" if one.trains else " (none trains)"
+        notes = {"edge": one.at_edge, "below a cliff": one.near_cliff}
+        noted = [text for text, is_so in notes.items() if is_so] if one.trains else ["none trains"]
+        edge = f" ({', '.join(noted)})" if noted else ""
         rows.append(
             (
                 one.group if one.group != "all cells" or len(called) == 1 else called[one.cells[0]],
@@ -215,4 +216,5 @@ def _changed(data: ReportData, frame: list[TuningChange]) -> Iterator[str]:
         yield say("tuning_equal", base, data.tuned)
     else:
         effect = next((one for one in data.findings.of(Contrast) if one.cell == most.cell), None)
-        yield say("tuning_change", base, most, data.labels, data.tuned, effect)
+        shown = data.labels, data.places, data.tuned
+        yield say("tuning_change", base, most, *shown, effect, len(whole) > 1)
