@@ -76,6 +76,7 @@ def test_many_strata_are_rows_and_two_factors_of_one_arm_are_a_grid(tmp_path: Pa
     assert found.columns == ("width=8", "width=16", "width=32")
     assert [name for name, _ in found.rows] == ["n_layer=2", "n_layer=10"]
     assert all(cell for _, row in found.rows for cell in row)
+    assert not found.corrected, "each family is one contrast"
 
 
 @pytest.mark.usefixtures("svg_only")

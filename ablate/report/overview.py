@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from ablate.analysis.records import (
@@ -69,12 +70,14 @@ class Matrix:
         corner: What the rows are.
         columns: Names of the columns.
         rows: Name and cells of each row.
+        corrected: Whether Holm's correction is over several contrasts.
         best_first: Whether the rows are arms in the order of their effects.
     """
 
     corner: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
+    corrected: bool = True
     best_first: bool = False
 
     @property
@@ -200,9 +203,11 @@ def matrix(data: ReportData) -> Matrix | None:
         return None
     arms = list(dict.fromkeys(_name(data, one) for one in contrasts))
     best = _best_cells(data)
+    families = Counter(one.family for one in contrasts)
+    corrected = data.correction == "study" or max(families.values()) > 1
     cells = {(_name(data, one), one.stratum): _cell(data, one, best) for one in contrasts}
     if len(arms) == 1 and (grid := _grid(data, contrasts, cells)):
-        return grid
+        return replace(grid, corrected=corrected)
     bases = list(dict.fromkeys(one.baseline_level for one in contrasts))
     base = f"{bases[0]} (baseline)" if len(bases) == 1 else "baseline"
     last = {one.stratum: one for one in contrasts}  # all of a stratum have its baseline
@@ -217,9 +222,9 @@ def matrix(data: ReportData) -> Matrix | None:
             (arm.removeprefix(f"{corner}="), tuple(cells.get((arm, place)) for place in strata))
             for arm in names
         )
-        return Matrix(corner, tuple(strata), rows, best_first=many)
+        return Matrix(corner, tuple(strata), rows, corrected, best_first=many)
     rows = tuple((place, tuple(cells.get((arm, place)) for arm in names)) for place in strata)
-    return Matrix("stratum", tuple(names), rows)
+    return Matrix("stratum", tuple(names), rows, corrected)
 
 
 def _best_first(
