@@ -174,7 +174,7 @@ def parse(text: str, path: Path) -> Study:
         two_stage=two_stage,
         crossed=rule if isinstance(rule, Crossed) else None,
         fit=tables.fit(source, file.fit, factors, known if own else None),
-        reporting=tables.report(source, file.report),
+        reporting=tables.report(source, file.report, factors, file.within),
         evaluation=evaluation,
         use=use,
         reading=tables.data(source, file.data),
