@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -242,27 +242,13 @@ def _mismatch(sizes: pd.DataFrame, which: Mapping[str, Any]) -> Iterator[records
 
 def successive(data: StudyData) -> Iterator[records.Successive]:
     """Yield how each level differs from the one before it, for the factors of [report]."""
-    named = (data.settings.get("report") or {}).get("successive", ())
-    for factor in (one for one in data.factors if one in named):
-        parts = paired.successive(data.pairs[data.pairs["factor"] == factor], data.orders[factor])
-        rows = paired.of_pairs(
-            pd.concat(parts),
-            # a pilot aims at differences from the baseline
-            {stratum: paired.Pilot(one.seeds) for stratum, one in data.pilots.items()},
-            data.choices,
-            crossed=data.crossed,
-            untrained=data.untrained,
+    for row in data.successive.to_dict("records"):
+        yield records.Successive(
+            **{name: row[name] for name in ("stratum", "factor", "level", "lost")},
+            before=row["baseline_level"],
+            verdict=_verdict(data, row),
+            **_tested(row),
         )
-        for row in rows:
-            of_row = asdict(row) | {"significant": row.significant}
-            yield records.Successive(
-                stratum=row.stratum,
-                factor=factor,
-                level=row.level,
-                before=data.levels[row.baseline][factor],
-                verdict=_verdict(data, of_row),
-                **_tested(of_row),
-            )
 
 
 def changes(data: StudyData) -> Iterator[records.Change]:

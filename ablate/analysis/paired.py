@@ -388,6 +388,7 @@ def successive(pairs: pd.DataFrame, levels: Sequence[str]) -> Iterator[pd.DataFr
                     baseline=before["cell"],
                     baseline_value=before["value"],
                     baseline_status=before["status"],
+                    difference=part["value"] - before["value"],
                 )
             yield part.reset_index()
             before = parts[level]

@@ -323,6 +323,7 @@ class Successive(Tested):
         factor: The factor.
         level: Its level.
         before: The level before it; where that has no cell in the stratum, the last one that has.
+        lost: As in `Contrast`.
         verdict: As in `Contrast`.
     """
 
@@ -330,6 +331,7 @@ class Successive(Tested):
     factor: str
     level: str
     before: str
+    lost: int
     verdict: Verdict
 
 
