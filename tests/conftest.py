@@ -103,14 +103,9 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """`ablate run` trains in this process, which has imported torch, and not in a worker's."""
-    from in_process import InProcessExecutor
+    from in_process import local
 
     from ablate.cli import running
-    from ablate.launch import devices
-    from ablate.launch.trainer import TorchTrainer
-
-    def local(*_: object) -> InProcessExecutor:
-        return InProcessExecutor(devices.find("cpu"), TorchTrainer)
 
     monkeypatch.setattr(running, "_local", local)
 
