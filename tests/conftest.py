@@ -175,14 +175,26 @@ def measured(ablate: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with tests that may take longer than the others, so that none is left at the end."""
+    """Begin with tests that may take longer than the others, so that none is left at the end.
+
+    Then come the tests on a cluster, which mostly wait: side by side, so that one process of
+    pytest-xdist has them all, and starts each cluster once.
+    """
     usual = float(config.getini("timeout"))
 
-    def long(item: pytest.Item) -> bool:
+    def place(item: pytest.Item) -> int:
+        assert isinstance(item, pytest.Function)
         marker = item.get_closest_marker("timeout")
-        return marker is not None and marker.args[0] > usual
+        if marker is not None and marker.args[0] > usual:
+            return 0
+        asked = {*item.fixturenames}
+        if hasattr(item, "callspec"):
+            asked.add(str(item.callspec.params.get("make")))  # an executor
+        if asked & {"ray", "ray_nodes"}:
+            return 1
+        return 2 if asked & {"slurm", "slurm_daemons"} else 3
 
-    items.sort(key=lambda item: not long(item))
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:
