@@ -155,7 +155,7 @@ def _trains(config: RunConfig) -> str:
 
 def _losses(config: RunConfig) -> Any:
     """Return the training losses of a run on a text in which each token follows from the last."""
-    n = config.n_vocab - config.part("objective").special_tokens
+    n = config.n_vocab - config.part("objective").n_added(config)
     stream = (np.arange(4096) ** 2 % (n - 1)).astype(np.uint8)
     bounds, zero = np.array([0, len(stream)]), np.zeros(1, np.int64)
     spelling = tuple(bytes([65 + k]) for k in range(n))

@@ -390,6 +390,13 @@ _ROWS = (
     Factor(
         "start", "start", "Weights that a run starts from; for studies with [start].", choice=True
     ),
+    Factor(
+        "corruption_tokens",
+        "start",
+        "Tokens that corrupted text has besides those of the text.",
+        choice=True,
+        needs={"objective": ("span", "denoise")},
+    ),
     # -- training ----------------------------------------------------------------------------------
     Factor("steps", "training", "Optimiser steps; follows from tokens, tokens_per_param or flops."),
     Factor("batch_tokens", "training", "Tokens per optimiser step."),

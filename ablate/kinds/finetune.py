@@ -34,7 +34,7 @@ class Finetune(Transformer):
         if fields["task_hash"]:
             content.pop("task", None)
         if not configured(fields).part("method").starts:
-            given = {name for name, row in CATALOGUE.items() if row.group == "start"}
+            given = {"start", *(field.name for field in CATALOGUE["start"]["given"].fields)}
             left_out = given.union(_OF_PRETRAINING)
             content = {key: one for key, one in content.items() if key not in left_out}
         return content

@@ -118,7 +118,7 @@ def load(config: RunConfig, sources: Mapping[str, str]) -> Tokens:
         return tokens.of_pairs(config.n_ctx)
     _long_enough(config.corpus, len(tokens.train), len(tokens.held_out), config.n_ctx)
     if config.part("start").given:  # a vocabulary of another tool may be larger than its tokenizer
-        return tokens.of_model(config.n_vocab - config.part("objective").special_tokens)
+        return tokens.of_model(config.n_vocab - config.part("objective").n_added(config))
     return tokens
 
 
