@@ -16,7 +16,7 @@ import pytest
 import scipy.stats
 import torch
 from cli_helpers import Run as Cli
-from finetune_study import table, texts, train
+from finetune_study import check_place, table, texts, train
 from test_folders import BOTH, made, own
 
 import ablate as library
@@ -618,7 +618,8 @@ def test_what_has_no_meaning_is_refused_in_one_line(
 ) -> None:
     with pytest.raises(AblateError) as error:
         planned(folder, **given)
-    assert re.search(said, str(error.value)) and "\n" not in str(error.value)
+    assert re.search(said, str(error.value)), error.value
+    check_place(error.value, folder / "started.toml")
 
 
 def test_the_size_of_given_weights_cannot_shrink(folder: Path) -> None:
