@@ -17,7 +17,7 @@ from ablate.plan.where import where
 from ablate.study import Study
 from ablate.study.names import OF_TABLE
 from ablate.study.source import Source
-from ablate.text import counted, of
+from ablate.text import counted, labels, of, share_read, sources
 from ablate.text.readers import TABLES
 
 _MASKING = ("objective", "mask_ratio", "mask_mix", "mask_kind", "mean_span", "corruption")
@@ -44,6 +44,8 @@ COMPARABLE = {  # metric → fields that two cells must share for the comparison
     "pretraining_loss": (*_MASKING, *_TOKENS),
     "forgetting": (*_MASKING, *_TOKENS),
 }
+# shares of the bytes of labelled texts, below which a tokenizer has few tokens for them, and none
+LITTLE, NOTHING = 0.5, 0.01
 
 
 def complaints(
@@ -57,6 +59,21 @@ def complaints(
     yield from _incomparable(study, cells, compared, source)
     yield from _broken(study, cells, texts, source)
     yield from _unread(study, texts, source)
+    yield from _unencoded(study, texts, source)
+
+
+def _unencoded(study: Study, texts: Sequence[Text], source: Source) -> Iterator[str]:
+    """Yield complaints about tokenizers that encode next to nothing of `probe_csv`."""
+    if not (named := study.evaluation.probe_csv):
+        return
+    found = labels.read(sources.absolute(named, study.path.parent))
+    for one in texts:
+        if (share := share_read(found.texts, one.tokenizer)) < NOTHING:
+            yield (
+                f"{source.where('eval', 'probe_csv')}: probe_csv = {named!r}: tokenizer"
+                f" {one.tokenizer.name!r} encodes {share:.1%} of the bytes of its texts; give a"
+                " tokenizer for this text"
+            )
 
 
 def _unread(study: Study, texts: Sequence[Text], source: Source) -> Iterator[str]:
