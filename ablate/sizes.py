@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.components import CATALOGUE, Component, Counts, linear
+from ablate.components.finetuning import choices
 from ablate.config import LOADED_FIELDS, RunConfig
 
 
@@ -114,7 +115,8 @@ def finetuned(config: Any) -> FinetunedSizes:
     part, c = config.part, config.d_model
     method, size = part("method"), count(config)
     tokens = len(part("text_format").new(config)) * c
-    new = method.added(config) + c * config.n_class + config.n_class + tokens
+    outputs = config.n_class // choices(config)  # one for each choice
+    new = method.added(config) + (c + 1) * outputs + tokens
     if not method.by_steps:
         return FinetunedSizes(size.params + tokens, None)
     try:

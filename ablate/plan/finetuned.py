@@ -85,7 +85,8 @@ class FinetuneResolver(TransformerResolver):
             "task_hash": texts.hash,
             "n_class": len(texts.names),
             "n_validation": int(texts.validation.sum()),
-            "n_texts": 2 if texts.seconds else 1,
+            "n_texts": 2 if texts.seconds or texts.choices else 1,
+            "unit": "choice" if texts.choices else "text",
             **_numbers(int(texts.fitted.sum()), int((~texts.fitted).sum())),
         }
 
@@ -183,7 +184,8 @@ class FinetuneResolver(TransformerResolver):
         )
         found = self._tasks[config.task]
         assert isinstance(found, LabelledTexts)
-        share = share_read((*found.texts, *found.seconds), info)
+        chosen = (choice for choices in found.choices for choice in choices)
+        share = share_read((*found.texts, *found.seconds, *chosen), info)
         if share < check.NOTHING:
             raise AblateError(
                 f"task = {config.task!r}: tokenizer {config.tokenizer!r} encodes {share:.1%} of the"

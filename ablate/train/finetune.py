@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ablate import draws, sizes
+from ablate.components.finetuning import choices
 from ablate.config import RunConfig
 from ablate.data.tasks import scores, task
 from ablate.errors import AblateError
@@ -120,7 +121,10 @@ class Finetuning(OnTask):
         config = self.config
         self.model.train()
         self.steps: int = config.finetune_steps
-        self.at_once = job.micro_batch or config.finetune_batch  # texts in memory
+        # examples in memory
+        self.at_once = config.finetune_batch
+        if job.micro_batch:
+            self.at_once = max(1, job.micro_batch // choices(config))
         self.optimiser = config.part("optimiser").make(self.model, config)
         self.schedule = config.part("schedule").make()
         points = min(job.evaluation.points, self.steps)
