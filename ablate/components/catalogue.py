@@ -24,6 +24,8 @@ C = TypeVar("C", bound=Callable[..., Any])
 OFF = ("none", "untied")  # levels that switch something off: what `false` means
 OUTSIDE = "ablate_outside_"  # begins the names of modules of files that `use` names
 VALUES = ("byte", "bpe", "tokens")  # of `tokenizer`, which are no levels
+# groups of the factors that decide the modules of a model, and their parameters
+OF_MODELS = ("block", "attention", "position", "embedding")
 
 
 @dataclass(frozen=True)

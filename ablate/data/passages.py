@@ -89,10 +89,6 @@ class Passages:
         tags: np.ndarray = self.tags[rows]
         return tags[tags >= 0]
 
-    def n_labels(self, rows: np.ndarray) -> int:
-        """Return the number of labels of some passages."""
-        return len(self.labels(rows))
-
     def accuracy(self, features: Tensor) -> float:
         """Return the share of test passages that the probe classifies correctly.
 
@@ -220,7 +216,7 @@ def written(
 
 
 def filled_up(rows: Sequence[Sequence[int]], fill: int = 0) -> Tensor:
-    """Return rows of whole numbers as one table, int32: the shorter ones with `fill` behind."""
+    """Return rows of whole numbers as a table [P, T], int32, with `fill` behind shorter ones."""
     inputs = torch.full((len(rows), max(map(len, rows))), fill, dtype=torch.int32)
     for row, tokens in zip(inputs, rows, strict=True):
         row[: len(tokens)] = torch.tensor(tokens)

@@ -150,18 +150,19 @@ class WithTokens(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The matrix that an output head may share."""
+        """The matrix that an output head may share, [1, n_vocab, C]."""
         weight: Tensor = self.inner.weight  # type: ignore[assignment]
         return weight
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Return the vectors of tokens: [1, B, T] → [1, B, T, C]."""
         vectors: Tensor = self.inner(tokens.clamp(max=self.n_vocab - 1))
         added = self.added((tokens - self.n_vocab).clamp(min=0))
         return torch.where((tokens < self.n_vocab)[..., None], vectors, added)
 
 
 class Adapter(nn.Module):
-    """x + W_up gelu(W_down x): the identity at the start, since W_up starts at 0."""
+    """x + W_up gelu(W_down x), [1, B, T, C]: the identity at first, since W_up starts at 0."""
 
     def __init__(self, width: int, size: int) -> None:
         super().__init__()
@@ -184,7 +185,7 @@ def add_adapters(model: nn.Module, config: RunConfig) -> None:
 
 
 class Adapted(nn.Module):
-    """A sublayer, and the adapter that changes its output."""
+    """A sublayer, and the adapter that changes its output, [1, B, T, C]."""
 
     def __init__(self, inner: nn.Module, adapter: Adapter) -> None:
         super().__init__()

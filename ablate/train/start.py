@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ablate import draws
 from ablate.components import CATALOGUE, places
+from ablate.components.catalogue import OF_MODELS
 from ablate.components.places import Part
 from ablate.config import RunConfig
 from ablate.errors import AblateError, written
@@ -25,7 +26,7 @@ from ablate.model.transformer import model_of
 from ablate.text import cache
 from ablate.train import weights
 
-GROUPS = ("block", "attention", "position", "embedding", "objective")  # of fields that are given
+GROUPS = (*OF_MODELS, "objective")  # of fields that are given
 NO_TOKEN = -1e4  # the bias of a token that is never predicted
 _BLOCK = re.compile(r"(encoder\.)?blocks\.(\d+)\.")
 _VOCABULARY = ("embedding.weight", "unembedding.weight", "unembedding.bias")
@@ -302,7 +303,7 @@ def give(model: Any, configs: Sequence[RunConfig], sources: Mapping[str, str]) -
 
 
 def _weights(found: Source) -> dict[str, Tensor]:
-    """Return the given weights by the names of parameters of one run."""
+    """Return the given weights by the names of parameters, in the shapes of one run, without K."""
     if found.path.is_file():
         return weights.read(found.path)[0]
     from ablate.trained import hugging_face  # a later module: `tests/test_structure.py` allows it

@@ -74,7 +74,6 @@ def prune(
     *,
     corpus: str = "",
     tokens: int = 32768,
-    root: Path | None = None,
     advance: Callable[[int, int], object] = lambda done, of: None,
 ) -> Pruned:
     """Return how much the held-out loss changes without each head or block.
@@ -88,9 +87,9 @@ def prune(
     Args:
         model: A model of a run, or of a folder of `transformers`.
         what: Which parts.
-        corpus: A text, as a study file names it; "" for that of the run.
+        corpus: A text, as a study file names it, paths from the working directory; "" for that of
+            the run.
         tokens: Held-out tokens to read.
-        root: Folder from which the path of a corpus counts; by default the working directory.
         advance: Called with the number of parts that are done, and of all parts.
 
     Raises:
@@ -98,7 +97,7 @@ def prune(
             for what its objective writes.
     """
     found = _parts(model.config, what)
-    named, text = _text(model, corpus, root or Path())
+    named, text = _text(model, corpus)
     examples = list(_examples(model, text, tokens))
     whole = _losses(model, examples, None)
     if len(whole) < 2:
@@ -196,7 +195,7 @@ def _examples(model: Model, text: Tokens, n: int) -> Iterator[Example]:
         yield example
 
 
-def _text(model: Model, named: str, root: Path) -> tuple[str, Tokens]:
+def _text(model: Model, named: str) -> tuple[str, Tokens]:
     """Return the name of a text, and its tokens by the model's tokenizer."""
     model.check_reads_text("prune")
     config = model.config
@@ -207,7 +206,7 @@ def _text(model: Model, named: str, root: Path) -> tuple[str, Tokens]:
             "a model folder has no text: give one with --corpus, such as --corpus austen"
         )
     try:
-        corpus = corpora.find(named or config.corpus, root)
+        corpus = corpora.find(named or config.corpus, Path())
     except AblateError as error:
         raise error if named else AblateError(f"{error}; give a text with --corpus") from None
     if not named and corpus.hash != config.corpus_hash:
@@ -220,7 +219,7 @@ def _text(model: Model, named: str, root: Path) -> tuple[str, Tokens]:
         if content := model.about.tokenizer:
             spec = str(Path(folder) / "tokenizer.json")
             Path(spec).write_bytes(content)
-        found = tokens_of(corpus, tokenizers.describe(spec, corpus, root, extra))
+        found = tokens_of(corpus, tokenizers.describe(spec, corpus, Path(), extra))
     if config.part("objective").pairs:
         found = found.of_pairs(config.n_ctx)
     elif len(found.held_out) <= config.n_ctx:
