@@ -11,6 +11,7 @@ import pandas as pd
 from ablate import results
 from ablate.analysis import paired
 from ablate.components import CATALOGUE
+from ablate.components.catalogue import OF_MODELS
 from ablate.metrics import final
 from ablate.plan.check import COMPARABLE
 from ablate.store import status
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 
 POINTS = 200  # of a curve in a figure
-
-_MODEL = ("block", "attention", "position", "embedding")  # groups of fields that may add parameters
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ class StudyData:
         for levels in tables[1].values():
             for level in levels.values() if isinstance(levels, dict) else ():
                 names |= set(level) if isinstance(level, dict) else set()
-        changed = any(CATALOGUE[name].group in _MODEL for name in names & set(CATALOGUE))
+        changed = any(CATALOGUE[name].group in OF_MODELS for name in names & set(CATALOGUE))
         found = set()
         for cell, runs in self.good.groupby("cell"):
             if changed and len(runs) < 2:
