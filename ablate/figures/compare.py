@@ -202,7 +202,9 @@ def _groups(effects: pd.DataFrame, goal: str) -> list[_Group]:
         where = [first["factor"]] * (factors > 1 or not first["stratum"]) + [
             first["stratum"]
         ] * bool(first["stratum"])
-        heading = f"{', '.join(where)}: against {first['baseline_level']}"
+        bases = part["baseline_level"].nunique()
+        against = first["baseline_level"] if bases == 1 else "the level before"
+        heading = f"{', '.join(where)}: against {against}"
         groups.append(_group(heading, [(row["level"], row) for _, row in part.iterrows()]))
     return groups
 

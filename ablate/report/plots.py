@@ -35,27 +35,38 @@ SHORT = "A thin line is a run that ended early, with a cross where it diverged."
 
 
 def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
-    """Return the effect plot; none without a contrast."""
-    if data.effects.empty:
-        return []
-    sizes = data.effects.groupby("family").size()
-    single = sizes.max() == 1 and data.correction == "family"
-    test = (
-        "uncorrected, as each family is one contrast"
-        if single
-        else f"after Holm's correction over the {data.correction}"
-    )
-    labels = data.labels
-    frames = data.effects, data.pairs
-    caption = (
-        "Each level minus its baseline. Mark: mean of the paired differences, filled where it is"
-        f" significant ({test}); line: 95% t-interval; faint points: single pairs, one a seed."
-        + (" Arrow: beyond the axis." if leaving(*frames) else "")
-        + (" The best levels are first." if sizes.max() >= MANY else "")
-    )
-    title = f"Effects on {labels.phrase}"
-    look: dict[str, Any] = {"label": labels.difference, "goal": labels.goal}
-    return [figure_set.add("effects", title, caption, figures.effects, *frames, **look)]
+    """Return the effect plot, and that of differences from the level before, if there are any."""
+    drawn = []
+    for name, title, of, frames in (
+        ("effects", "Effects on", "its baseline", (data.effects, data.pairs)),
+        (
+            *("successive", "Successive differences in", "the level before"),
+            (data.successive, data.successive_pairs),
+        ),
+    ):
+        if frames[0].empty:
+            continue
+        sizes = frames[0].groupby("family").size()
+        single = sizes.max() == 1 and data.correction == "family"
+        test = (
+            "uncorrected, as each family is one contrast"
+            if single
+            else f"after Holm's correction over the {data.correction}"
+        )
+        labels = data.labels
+        caption = (
+            f"Each level minus {of}. Mark: mean of the paired differences, filled where it is"
+            f" significant ({test}); line: 95% t-interval; faint points: single pairs, one a seed."
+            + (" Arrow: beyond the axis." if leaving(*frames) else "")
+            + (" The best levels are first." if sizes.max() >= MANY else "")
+        )
+        look: dict[str, Any] = {"label": labels.difference, "goal": labels.goal}
+        drawn.append(
+            figure_set.add(
+                name, f"{title} {labels.phrase}", caption, figures.effects, *frames, **look
+            )
+        )
+    return drawn
 
 
 def seeds(figure_set: FigureSet, data: ReportData) -> list[Figure]:
