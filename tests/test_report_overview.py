@@ -91,7 +91,7 @@ def test_the_first_screen_says_the_answer_and_its_limits(tmp_path: Path) -> None
     first, second = overview.headline(data)
     assert "parallel in 2 of 2 strata" in first
     assert re.search(
-        r"^2 of 4 effects .* 0\.[45]\d* nats per token \(parallel at n_layer=\d", second
+        r"^2 of 4 cells .* 0\.[45]\d* nats per token \(parallel at n_layer=\d", second
     )
     said = {badge.text: badge.section for badge in overview.badges(data)}
     assert said["2 runs diverged or failed"] == "troubles"
