@@ -114,8 +114,8 @@ def test_errors_at_the_longest_sources_are_compared_with_those_at_the_shortest(
     assert [one.hi for one in found] == pytest.approx([0.301 + half, 0.011 + half])
     answer = " ".join(report.answer(gather(db, "topology")).split())
     assert (
-        "From sources of at most 5 tokens to those of 11 or more the error rate changes by +0.3010"
-        " (+0.2985 to +0.3035) for rnn-seq2seq and +0.0110 (+0.0085 to +0.0135) for none."
+        "From sources of at most 5 tokens to those of 11 or more the error rate changes, in errors"
+        " per symbol with 95% intervals, by +0.3010 (+0.2985 to +0.3035) for rnn-seq2seq and +0.0110 (+0.0085 to +0.0135) for none."
     ) in answer
 
 
@@ -134,7 +134,7 @@ def test_errors_at_the_longest_sources_are_compared_with_those_at_the_shortest(
             ),
         ),
         ("label_accuracy", "is based on label accuracy of a linear probe, which favours no"),
-        ("loss", "is based on held-out loss at the ratio of training"),
+        ("loss", "is based on held-out loss at the masking ratio of training"),
     ],
 )
 def test_the_answer_names_its_metric(tmp_path: Path, metric: str, words: str) -> None:

@@ -122,7 +122,7 @@ def test_the_answer_gives_the_change_of_loss_in_longer_contexts(tmp_path: Path) 
         assert text.count(f"{signed(mean, digits)} ({ends(low, high, digits)}) for {name}") == 2
     assert text.count("for t5, over 2 of 3 seeds") == 2 and "for none" not in text
     assert (
-        text.count("; not defined for learned.") == 2
+        text.count("; learned has no positions beyond the training context.") == 2
         and "At n_layer=2, with 4 times the training context" in text
     )
 

@@ -47,7 +47,7 @@ FRAMES: dict[str, dict[str, list[str]]] = {
         **EFFECT,
         "stratum": ["stratum"],
         "level": ["level"],
-        "before": ["baseline_level"],
+        "previous": ["baseline_level"],
         "pairs": ["n"],
         "difference": ["mean"],
         "detectable": ["detectable"],

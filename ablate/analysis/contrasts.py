@@ -27,7 +27,7 @@ SURE = 0.01  # and the largest p of that ratio
 def contrasts(data: StudyData) -> Iterator[records.Finding]:
     """Yield each contrast, followed by the findings that qualify it."""
     pairs = dict(iter(data.pairs.groupby(["family", "cell"], sort=False)))
-    sizes = data.compared.groupby("cell")[list(SIZES.values())].first().astype(float)
+    sizes = _sizes(data)
     tested = [not {*cells} & data.untrained for cells in data.effects[["cell", "baseline"]].values]
     study_p = np.full(len(tested), math.nan)
     study_p[tested] = stats.holm(data.effects["p"].to_numpy(float)[tested])
@@ -234,19 +234,31 @@ def _failures(
 
 def _mismatch(sizes: pd.DataFrame, which: Mapping[str, Any]) -> Iterator[records.Mismatch]:
     if which["cell"] in sizes.index and which["baseline"] in sizes.index:
-        one, other = sizes.loc[which["cell"]], sizes.loc[which["baseline"]]
-        ratio = dict((one / other - 1).where(one != other, 0.0))  # of no FLOPs, too
-        relative: dict[str, Any] = {name: float(ratio[SIZES[name]]) for name in SIZES}
-        yield records.Mismatch(**which, **relative)
+        yield records.Mismatch(**which, **_relative(sizes, which))
+
+
+def _relative(sizes: pd.DataFrame, which: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return by what share a cell is larger than its baseline, and its training more expensive."""
+    if not {which["cell"], which["baseline"]} <= set(sizes.index):
+        return dict.fromkeys(SIZES, math.nan)
+    one, other = sizes.loc[which["cell"]], sizes.loc[which["baseline"]]
+    ratio = dict((one / other - 1).where(one != other, 0.0))  # of no FLOPs, too
+    return {name: float(ratio[column]) for name, column in SIZES.items()}
+
+
+def _sizes(data: StudyData) -> pd.DataFrame:
+    return data.compared.groupby("cell")[list(SIZES.values())].first().astype(float)
 
 
 def successive(data: StudyData) -> Iterator[records.Successive]:
     """Yield how each level differs from the one before it, for the factors of [report]."""
+    sizes = _sizes(data)
     for row in data.successive.to_dict("records"):
         yield records.Successive(
             **{name: row[name] for name in ("stratum", "factor", "level", "lost")},
             before=row["baseline_level"],
             verdict=_verdict(data, row),
+            **_relative(sizes, row),
             **_tested(row),
         )
 

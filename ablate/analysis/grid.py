@@ -24,7 +24,7 @@ def grid(data: StudyData) -> Iterator[records.Finding]:
     ended = data.compared[data.compared["status"].isin(["diverged", *FAILED])]
     note = {"additive": False, "left_out": int(ended["run"].nunique())}
     if data.untrained:
-        reason = "some of its cells did not learn beyond token frequencies"
+        reason = "some of its cells did not learn more than token frequencies"
         yield records.GridNote(reason=reason, **note)  # type: ignore[arg-type]
         return
     if fields := data.incomparable():

@@ -325,6 +325,7 @@ class Successive(Tested):
         before: The level before it; where that has no cell in the stratum, the last one that has.
         lost: As in `Contrast`.
         verdict: As in `Contrast`.
+        params, params_body, flops: As in `Mismatch`, against the level before.
     """
 
     kind: ClassVar[str] = "successive"
@@ -333,6 +334,9 @@ class Successive(Tested):
     before: str
     lost: int
     verdict: Verdict
+    params: float
+    params_body: float
+    flops: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import numpy as np
 from ablate import tune
 from ablate.analysis import records
 from ablate.analysis.data import StudyData
+from ablate.components import CATALOGUE
 from ablate.stats import selection
 from ablate.study import tuned_field
 
@@ -77,7 +78,9 @@ def _sensitivity(data: StudyData, cell: str, ladder: Sequence[float]) -> float:
     ln n_vocab is the loss of a uniform prediction.
     """
     runs = data.runs[(data.runs["role"] == "tune") & (data.runs["cell"] == cell)]
-    if runs["n_vocab"].isna().any():  # not of a transformer: the loss before training is unknown
+    of = CATALOGUE["objective"]
+    images = any(of[name].images for name in set(runs["objective"].dropna()) & set(of.names))
+    if images or runs["n_vocab"].isna().any():  # the loss before training is unknown
         return math.nan
     whole = runs["loss"].astype(float).where(runs["status"] == "complete")
     tried = runs[tuned_field(data.settings)]

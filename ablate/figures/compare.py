@@ -203,7 +203,7 @@ def _groups(effects: pd.DataFrame, goal: str) -> list[_Group]:
             first["stratum"]
         ] * bool(first["stratum"])
         bases = part["baseline_level"].nunique()
-        against = first["baseline_level"] if bases == 1 else "the level before"
+        against = first["baseline_level"] if bases == 1 else "the previous level"
         heading = f"{', '.join(where)}: against {against}"
         groups.append(_group(heading, [(row["level"], row) for _, row in part.iterrows()]))
     return groups

@@ -41,7 +41,7 @@ VERDICTS: dict[Verdict, str] = {  # of a contrast → words
     "worse": "worse",
     "inconclusive": "not significantly different",
     "partial": "compared on some of the seeds only",
-    "untrained": "not comparable, as an arm did not learn beyond frequencies",
+    "untrained": "not comparable, as an arm did not learn",
     "unknown": "without an answer",
 }
 FEW = 3  # strata that each have a line of their own
@@ -89,7 +89,7 @@ def lead(data: ReportData) -> list[str]:
     found = data.findings.of(Best)
     if len(found) > FEW:
         return [best_sets(data)]
-    return [f"{best(data, one)} {say('unranked', one)}".strip() for one in found]
+    return [f"{best(data, one)} {_unranked(data, one)}".strip() for one in found]
 
 
 def best(data: ReportData, one: Best) -> str:
@@ -111,8 +111,18 @@ def best_sets(data: ReportData) -> str:
 
 
 def unranked(data: ReportData) -> list[str]:
-    """Return a sentence a stratum on the arms that are not ranked."""
-    return [text for one in data.findings.of(Best) if (text := say("unranked", one))]
+    """Return a sentence a stratum on the arms that are not ranked, because runs of theirs failed.
+
+    `cells` names those that did not learn.
+    """
+    return [text for one in data.findings.of(Best) if (text := _unranked(data, one))]
+
+
+def _unranked(data: ReportData, one: Best) -> str:
+    cells = data.arms[data.arms["stratum"] == one.stratum]
+    below = set(cells.loc[cells["cell"].isin(data.untrained), "arm"].astype(str))
+    arms = [arm for arm in one.failed if arm not in below]
+    return say("unranked", one, arms) if arms else ""
 
 
 def _candidates(data: ReportData, one: Best) -> Iterator[str]:
@@ -217,7 +227,9 @@ def families(data: ReportData) -> list[Family]:
             if len(factors) == 1
             else "each factor by itself, against the baseline"
         )
-        return [Family(heading, *_summaries(data.labels, "the baseline", answers))]
+        bases = {named(one.factor, one.baseline_level) for one in contrasts}
+        base = bases.pop() if len(bases) == 1 else "the baseline"
+        return [Family(heading, *_summaries(data.labels, base, answers))]
     answered: list[Family] = []
     for part in parts:
         first, several = part[0], len({one.factor for one in part}) > 1
@@ -228,7 +240,7 @@ def families(data: ReportData) -> list[Family]:
         what, baseline = (
             ("each part by itself", "the baseline")
             if several
-            else (first.factor, first.baseline_level)
+            else (first.factor, named(first.factor, first.baseline_level))
         )
         heading = f"{what}{where}, against {baseline}"
         answered.append(Family(heading, *_summaries(data.labels, baseline, answers)))
@@ -278,12 +290,21 @@ def successive(data: ReportData) -> list[Family]:
         corrected = found if data.correction == "study" else part
         over = _over(sum(one.verdict != "untrained" for one in corrected), "successive difference")
         answers = tuple(
-            Answer(named(one.factor, one.level), say("successive", one, data.labels, over), one)
+            Answer(
+                named(one.factor, one.level),
+                " ".join(
+                    filter(
+                        None,
+                        (say("successive", one, data.labels, over), say("mismatch", one, MISMATCH)),
+                    )
+                ),
+                one,
+            )
             for one in part
         )
         where = f" at {part[0].stratum}" if part[0].stratum else ""
-        heading = f"{part[0].factor}{where}, each level against the one before"
-        answered.append(Family(heading, *_summaries(data.labels, "the level before", answers)))
+        heading = f"{part[0].factor}{where}, each level against the previous one"
+        answered.append(Family(heading, *_summaries(data.labels, "the previous level", answers)))
     return answered
 
 
@@ -318,7 +339,7 @@ def changes(data: ReportData) -> list[Family]:
     for rows in grouped(found, lambda one: one.factor if single else one.family):
         several = len({one.factor for one in rows}) > 1
         names = [
-            (f"{one.factor}={one.level}" if several else one.level)
+            (f"{one.factor}={one.level}" if several else named(one.factor, one.level))
             + (f" at {one.stratum}" if single else "")
             for one in rows
         ]
@@ -333,7 +354,7 @@ def changes(data: ReportData) -> list[Family]:
             for one, name in zip(rows, names, strict=True)
             if not one.significant and one.n
         }
-        to = "" if single else f" to {rows[0].stratum}"
+        to = " to the other strata" if single else f" to {rows[0].stratum}"
         heading = (
             f"{'each part' if several else rows[0].factor}: does its effect change from"
             f" {rows[0].first}{to}?"
@@ -384,7 +405,8 @@ def _found(
         else _counted(len(answers), len(rest) + len(answers))
     )
     if answers or rest:
-        yield Family(heading, summary, answers, (f"{begin} {moved}. " if moved else "") + summary)
+        brief = [f"{begin} {moved}."] if moved else []
+        yield Family(heading, summary, answers, " ".join([*brief, *filter(None, [summary])]))
 
 
 T = TypeVar("T")

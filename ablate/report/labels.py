@@ -144,12 +144,13 @@ def detectable(labels: MetricLabels, resolvable: Iterable[float]) -> str:
         )
     if known[-1] >= labels.widest:
         return (
-            f"only effects of {least}{labels.after} or more are detected with 80% power, and for"
+            f"only effects of {least}{labels.after} or more are detectable with 80% power, and for"
             f" the noisiest contrast no possible effect: it would have to be {most}, and shares"
             f" differ by at most {labels.widest:g}"
         )
-    noisiest = f", {most} for the noisiest contrast," if least != most else ""
-    return f"only effects of {least}{labels.after} or more{noisiest} are detected with 80% power"
+    if least != most:
+        return f"the smallest effects detectable with 80% power are {several}{labels.after}"
+    return f"only effects of {least}{labels.after} or more are detectable with 80% power"
 
 
 def p_value(p: float) -> str:

@@ -9,7 +9,16 @@ from typing import Any
 import pandas as pd
 
 from ablate.analysis import paired
-from ablate.analysis.records import Best, Contrast, Equivalence, Failures, Spread, Tuning, Variance
+from ablate.analysis.records import (
+    Best,
+    Contrast,
+    Equivalence,
+    Failures,
+    Spread,
+    Successive,
+    Tuning,
+    Variance,
+)
 from ablate.code import short
 from ablate.components import CATALOGUE
 from ablate.config import field_info
@@ -242,8 +251,9 @@ def _held_out(data: ReportData) -> str:
         else ""
     )
     return " ".join(sorted(splits)) + (
-        f" The final loss is measured on up to {count(evaluation.n_final)}"
-        f" {'patches of them' if data.of_images else 'tokens of it'}.{decoded}"
+        " The final loss is measured on the first"
+        f" {count(evaluation.n_final)} {'patches' if data.of_images else 'tokens'} held out, on all"
+        f" if there are fewer.{decoded}"
     )
 
 
@@ -341,6 +351,13 @@ def _further(data: ReportData) -> list[str]:
     """Return how the findings beside the effects were tested, of those that the study has."""
     found = data.findings
     said = []
+    if successive := found.of(Successive):
+        factors = listed(dict.fromkeys(one.factor for one in successive))
+        where = "" if data.correction == "study" else ", of each factor and stratum,"
+        said.append(
+            f"Each level of {factors} was also compared with the level before it; Holm's correction"
+            f" covers these differences{where} by themselves."
+        )
     if found.of(Best):
         said.append(
             "The best arms are those that no other arm beats significantly in multiple comparisons"

@@ -167,7 +167,7 @@ def _limits(data: ReportData) -> Iterator[tuple[str, str]]:
     if broken := int(open_runs.isin(["diverged", "failed", "oom", "timeout"]).sum()):
         yield f"{plural(broken, 'run')} diverged or failed", "troubles"
     if untrained := len(data.findings.of(Untrained)):
-        yield f"{plural(untrained, 'cell')} did not learn beyond {data.known.what}", "effects"
+        yield f"{plural(untrained, 'cell')} did not learn more than {data.known.what}", "effects"
     if fairness.one_rate(data):
         yield "learning rate not tuned", "basis"
     for what, name in (("params_body", "parameters"), ("flops", "training FLOPs")):

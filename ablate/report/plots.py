@@ -40,7 +40,7 @@ def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     for name, title, of, frames in (
         ("effects", "Effects on", "its baseline", (data.effects, data.pairs)),
         (
-            *("successive", "Successive differences in", "the level before"),
+            *("successive", "Successive differences in", "the previous level"),
             (data.successive, data.successive_pairs),
         ),
     ):

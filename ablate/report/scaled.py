@@ -43,9 +43,10 @@ def _brief(one: Comparison) -> str:
     low, high = sorted(100 * abs(end) for end in (loss.lo, loss.hi))
     return (
         f"The loss of {one.group} is {abs(loss.value):.2%}"
-        f" {'higher' if loss.value > 0 else 'lower'} than that of {one.baseline} (95% interval"
-        f" {ends(low, high, 2, number, unit='%')}). Whether their exponents differ is inconclusive"
-        + (f", and {listed(one.doubts)}." if one.doubts else ".")
+        f" {'higher' if loss.value > 0 else 'lower'} than that of {one.baseline}"
+        f"{' at the points that both have' if one.measured else ''} (95% interval"
+        f" {ends(low, high, 2, number, unit='%')}). The difference of their exponents is"
+        " inconclusive" + (f", and {listed(one.doubts)}." if one.doubts else ".")
     )
 
 
@@ -63,7 +64,7 @@ def _differences(one: Comparison) -> str:
     )
     return (
         f"{_claim(one)} Differences from {one.baseline}: {listed(apart)}. The curves {cross} within"
-        f" the measured range; {one.crossing.share_inside:.0%} of replicates do."
+        f" the measured range; {one.crossing.share_inside:.0%} of bootstrap samples do."
     )
 
 

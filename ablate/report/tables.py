@@ -282,13 +282,14 @@ def successive(data: ReportData) -> Table:
         for one in found
     ]
     names = dict.fromkeys(one.factor for one in found)
+    where = "" if data.correction == "study" else " of a factor and stratum"
     return Table(
         "successive",
-        f"Each level against the one before it: the mean paired difference in {data.labels.axis}."
-        f" Holm's correction is over these differences of a {data.correction}.",
+        f"Each level against the previous one: the mean paired difference in {data.labels.axis}."
+        f" Holm's correction is over these differences{where}.",
         (
             *(name for name in shown if shown[name]),
-            *("level", "before", "pairs", "difference", "95% interval", "p", "Holm p"),
+            *("level", "previous", "pairs", "difference", "95% interval", "p", "Holm p"),
             "detectable",
         ),
         tuple(rows),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ablate.analysis.records import Contrast, EffectAtRate, Tuning, TuningChange
 from ablate.analysis.tuning import group_names
@@ -13,6 +14,7 @@ from ablate.report.document import Estimate, Span, Table, Value
 from ablate.report.labels import plural
 from ablate.report.sentences import say
 from ablate.report.tables import FOLDED, measured, quoted
+from ablate.results import BASELINE
 from ablate.units import decimals, ends, number, signed
 
 
@@ -123,9 +125,10 @@ def rates(data: ReportData) -> Table:
         f"The {data.tuned.name} of each group:"
         f" the minimum of a curve over the log {short}, fitted to"
         f" {data.labels.axis} on seeds that are not compared, before any compared run used it."
-        " Error: what the luck of this choice adds to the error of the group's metric. Sensitivity:"
-        f" the mean over the study file's {short}s of min(loss, ln n_vocab) minus the smallest of"
-        " them, in nats per token (Wortsman et al. 2023).",
+        " Error: the standard error that this choice adds to the group's metric. Sensitivity: the"
+        f" mean over the study file's {short}s of min(loss, ln n_vocab) minus the smallest of them,"
+        " in nats per token (Wortsman et al. 2023); “–” where the loss before training is not"
+        " ln n_vocab.",
         (
             "group",
             "chosen",
@@ -202,6 +205,8 @@ def _compared(effect: Contrast | None) -> Value:
 def _changed(data: ReportData, frame: list[TuningChange]) -> Iterator[str]:
     """Yield which arms diverge without tuning, and which difference tuning changed most."""
     base, others = frame[0], frame[1:]
+    if base.arm == BASELINE:
+        base = replace(base, arm=f"the {BASELINE}")
     if lost := [one.arm for one in others if math.isnan(one.at_shared)]:
         yield say("diverged_at_shared", base, lost, data.tuned)
     whole = [one for one in others if not math.isnan(one.at_shared + one.at_own)]
