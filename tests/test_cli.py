@@ -107,6 +107,7 @@ def files(folder: Path) -> set[Path]:
         ),
         (["db", "thin", "--keep", "1"], ["--keep = 1", "2"]),
         (["db", "thin", "--keep=two"], ["--keep = two", "integer"]),
+        (["db", "thin", "--keep", f"{10**30}"], [f"--keep = {10**30}", "1000000000"]),
         (["power", "x", "--effect", "1", "--effect", "b"], ["--effect = 1, b", "number"]),
         (["plann"], ["'plann'", "'plan'", "studies"]),
         (["db", "frget"], ["db: ", "'frget'", "'forget'", "merge"]),

@@ -76,6 +76,30 @@ class StudyData:
         )
 
     @cached_property
+    def successive_pairs(self) -> pd.DataFrame:
+        """Each run of a factor of `[report] successive` with that of its seed one level before."""
+        named = (self.settings.get("report") or {}).get("successive", ())
+        parts = [
+            part
+            for factor in self.factors
+            if factor in named
+            for part in paired.successive(
+                self.pairs[self.pairs["factor"] == factor], self.orders[factor]
+            )
+        ]
+        return pd.concat(parts) if parts else self.pairs.head(0)
+
+    @cached_property
+    def successive(self) -> pd.DataFrame:
+        """The effects of `successive_pairs`, as in `effects`."""
+        # a pilot aims at differences from the baseline
+        pilots = {stratum: paired.Pilot(one.seeds) for stratum, one in self.pilots.items()}
+        return paired.effects_of(
+            *(self.study.name, self.db, self.successive_pairs, pilots),
+            *(self.choices, self.untrained),
+        )
+
+    @cached_property
     def changes(self) -> pd.DataFrame:
         """Changes of the effects, from the first stratum to each other."""
         return paired.changes(

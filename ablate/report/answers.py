@@ -24,6 +24,7 @@ from ablate.analysis.records import (
     SameRuns,
     SeedGroups,
     Spread,
+    Successive,
     Threshold,
     Untrained,
     Variance,
@@ -54,12 +55,13 @@ class Answer:
 
     level: str
     text: str  # what follows the level's name
-    finding: Contrast | Change | Interaction
+    finding: Contrast | Successive | Change | Interaction
 
     @property
     def verdict(self) -> str:
-        """The verdict of a contrast; "changed" for a change or an interaction."""
-        return self.finding.verdict if isinstance(self.finding, Contrast) else "changed"
+        """The verdict of a difference of two arms; "changed" for a change or an interaction."""
+        one = self.finding
+        return one.verdict if isinstance(one, Contrast | Successive) else "changed"
 
     @property
     def anchor(self) -> str:
@@ -174,7 +176,9 @@ def brief(data: ReportData) -> bool:
 def legend(data: ReportData) -> str:
     """Return what a brief answer is based on and what its numbers are."""
     significant = any(
-        one.significant for one in data.findings if isinstance(one, Contrast | Change | Interaction)
+        one.significant
+        for one in data.findings
+        if isinstance(one, Contrast | Successive | Change | Interaction)
     )
     return say("legend", data.labels, significant)
 
@@ -261,6 +265,23 @@ def _qualified(data: ReportData, one: Contrast, other: OfContrast) -> str:
         case Mismatch():
             return say("mismatch", other, MISMATCH)
     raise AssertionError(other)
+
+
+def successive(data: ReportData) -> list[Family]:
+    """Return how each level differs from the one before it, for the factors of [report]."""
+    answered: list[Family] = []
+    found = data.findings.of(Successive)
+    for part in grouped(found, lambda one: (one.factor, one.stratum)):
+        corrected = found if data.correction == "study" else part
+        over = _over(sum(one.verdict != "untrained" for one in corrected), "successive difference")
+        answers = tuple(
+            Answer(named(one.factor, one.level), say("successive", one, data.labels, over), one)
+            for one in part
+        )
+        where = f" at {part[0].stratum}" if part[0].stratum else ""
+        heading = f"{part[0].factor}{where}, each level against the one before"
+        answered.append(Family(heading, *_summaries(data.labels, "the level before", answers)))
+    return answered
 
 
 def interactions(data: ReportData) -> list[Family]:
@@ -397,7 +418,7 @@ def _summaries(
                 if len(alike) == len(answers) > 1
                 else f"{levels} {is_so}"
             )
-            see = detectable(labels, [_contrast(one).detectable for one in alike])
+            see = detectable(labels, [one.finding.detectable for one in alike])
             full.append(part + (f": {see}" if see else ""))
         elif name in ("unknown", "untrained"):
             full.append(f"{levels} {is_so}")
@@ -407,8 +428,3 @@ def _summaries(
             each = listed(f"{one.level} ({numbers(one.finding)})" for one in alike)
             full.append(f"{each} {is_so}")
     return "; ".join(plain) + "." if len(answers) > 1 else "", answers, "; ".join(full) + "."
-
-
-def _contrast(answer: Answer) -> Contrast:
-    assert isinstance(answer.finding, Contrast)
-    return answer.finding

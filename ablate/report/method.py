@@ -172,7 +172,8 @@ def _models(data: ReportData) -> str:
 def _levels(runs: pd.DataFrame, factor: str, called: Mapping[str, str]) -> str:
     """Return the levels of a factor; runs of earlier versions lack it, and had its default."""
     default = field_info(factor).default
-    levels = sorted(set(runs[factor].fillna(default))) if factor in runs else [default]
+    given = set(runs[factor].astype(object).fillna(default)) if factor in runs else {default}
+    levels = sorted(given)
     return called.get(levels[0], levels[0]) if len(levels) == 1 else listed(levels, "or")
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from ablate.data.objectives import Example
 from ablate.data.pairs import Pairs
 from ablate.errors import AblateError
+from ablate.evaluation import WIDEST_BEAM
 from ablate.model import decoding
 from ablate.train.decode import targets
 from ablate.trained.model import Model
@@ -51,12 +52,14 @@ def sample(
 
     Raises:
         AblateError: A causal model gets a mask, a masked one gets none or more text than n_ctx
-            tokens, the model was trained on images, an argument has no effect with the model, or
-            the tokenizer cannot encode the text.
+            tokens, the model was trained on images, an argument has no effect with the model, the
+            beam is wider than 64, or the tokenizer cannot encode the text.
     """
     asked: dict[str, float | None] = {"tokens": tokens, "temperature": temperature, "top_k": top_k}
     check_options(model, asked | {"seed": seed, "beam": beam})
     tokens, beam = 100 if tokens is None else tokens, 1 if beam is None else beam
+    if not 1 <= beam <= WIDEST_BEAM:
+        raise AblateError(f"beam = {beam:g}: a number from 1 to {WIDEST_BEAM} is wanted")
     objective = model.config.part("objective")
     if _as_its_folder(model):
         return _of_folder(model, text, beam, tokens)
