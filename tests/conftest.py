@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import typer.main
 from cli_helpers import Run, measured_quickstart
 
 from ablate.cli import main
@@ -19,6 +21,34 @@ if TYPE_CHECKING:
 
     from ablate.store import Database
     from ablate.store.owners import Owner
+
+
+# A process builds the tree of commands once, not at each call: that takes 28 ms.
+typer.main.get_command = functools.cache(typer.main.get_command)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def created_once() -> Iterator[None]:
+    """New databases are copies of the first that the migrations create: they take 50 ms."""
+    from ablate.kinds import kind
+    from ablate.store import migrate, views
+
+    upgrade = migrate.upgrade
+    created: dict[tuple[object, ...], bytes] = {}
+
+    def copied(path: Path) -> None:
+        made_by = (migrate.HEAD, migrate.SCRIPTS, views.create, *kind("transformer").fields)
+        new = not path.stat().st_size
+        if new and made_by in created:
+            path.write_bytes(created[made_by])
+            return
+        upgrade(path)
+        if new:
+            created[made_by] = path.read_bytes()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(migrate, "upgrade", copied)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -73,14 +103,9 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """`ablate run` trains in this process, which has imported torch, and not in a worker's."""
-    from in_process import InProcessExecutor
+    from in_process import local
 
     from ablate.cli import running
-    from ablate.launch import devices
-    from ablate.launch.trainer import TorchTrainer
-
-    def local(*_: object) -> InProcessExecutor:
-        return InProcessExecutor(devices.find("cpu"), TorchTrainer)
 
     monkeypatch.setattr(running, "_local", local)
 
@@ -150,14 +175,26 @@ def measured(ablate: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with tests that may take longer than the others, so that none is left at the end."""
+    """Begin with tests that may take longer than the others, so that none is left at the end.
+
+    Then come the tests on a cluster, which mostly wait: side by side, so that one process of
+    pytest-xdist has them all, and starts each cluster once.
+    """
     usual = float(config.getini("timeout"))
 
-    def long(item: pytest.Item) -> bool:
+    def place(item: pytest.Item) -> int:
+        assert isinstance(item, pytest.Function)
         marker = item.get_closest_marker("timeout")
-        return marker is not None and marker.args[0] > usual
+        if marker is not None and marker.args[0] > usual:
+            return 0
+        asked = {*item.fixturenames}
+        if hasattr(item, "callspec"):
+            asked.add(str(item.callspec.params.get("make")))  # an executor
+        if asked & {"ray", "ray_nodes"}:
+            return 1
+        return 2 if asked & {"slurm", "slurm_daemons"} else 3
 
-    items.sort(key=lambda item: not long(item))
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:

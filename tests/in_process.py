@@ -10,8 +10,10 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from ablate.kinds import Job, Progress
+from ablate.launch import devices
 from ablate.launch.devices import Device
 from ablate.launch.executor import Ended, Slot
+from ablate.launch.trainer import TorchTrainer
 from ablate.launch.worker import Trainer, opened, provenance, train_job
 
 
@@ -72,3 +74,8 @@ class InProcessExecutor:
             self.cancel(handle)
         while self._jobs and self.poll(timeout):
             pass
+
+
+def local(*_: object) -> InProcessExecutor:
+    """Stand for the executor of this host in `ablate run`."""
+    return InProcessExecutor(devices.find("cpu"), TorchTrainer)

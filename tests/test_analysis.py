@@ -193,6 +193,8 @@ def test_successive_differences_are_those_of_a_level_and_the_one_before_it(tmp_p
     holm = multipletests([test.pvalue for test in tests], method="holm")[1]
     assert [one.p_holm for one in found] == pytest.approx(list(holm))
     assert {one.verdict for one in found} == {"partial"}
+    _, drawn = report.figures_of(report.gather(db, "topology"))
+    assert "successive" in [figure.name for figure in drawn]
 
 
 def test_a_level_that_did_not_learn_has_no_successive_difference(tmp_path: Path) -> None:

@@ -52,9 +52,9 @@ def plain(line: str) -> str:
 
 @pytest.mark.timeout(900)  # it trains runs, beside whatever else is tested at the time
 def test_the_examples_run_as_shown(ablate: Run, tmp_path: Path) -> None:
-    """Five of the 25 runs are trained, one of each cell. Four seeds are in a database that `ablate
-    run` of the study with `seeds = 4` made. Where what is trained has changed since, its runs are
-    others, and all 25 are trained here: make it anew.
+    """One of the 25 runs is trained. The others are in a database as a stopped `ablate run` leaves
+    it, thinned by `ablate db thin`. Where what is trained has changed since, its runs are others,
+    and all 25 are trained here: make it anew.
     """
     shutil.copytree(ROOT / "studies", tmp_path / "studies")
     commands = examples(README)

@@ -24,6 +24,7 @@ from ablate.plan import Plan, PlannedRun, plan
 from ablate.plan import tiny as tiny_
 from ablate.study import load
 from ablate.study_run import run_study
+from ablate.text import labels
 
 STUDIES = [  # of transformers
     file
@@ -49,11 +50,14 @@ def shortest(whole: Plan) -> Plan:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`tiny` takes as few steps, tokens and decoded pairs as make every final."""
+    """`tiny` takes as few steps, tokens and decoded pairs as make every final; a class has no more
+    texts than a fine-tuning by 256 texts of four classes needs.
+    """
     sizes = {"SHORTEST": 3, "LONGEST": 12, "FEWEST": 1, "FINETUNED": 3}
     sizes |= {"HELD_OUT": 256, "DECODED": 2}
     for name, value in sizes.items():
         monkeypatch.setattr(tiny_, name, value)
+    monkeypatch.setattr(labels, "EACH", 64)
 
 
 @pytest.mark.usefixtures("few")

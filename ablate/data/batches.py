@@ -59,11 +59,19 @@ def order(
     starts = np.empty(steps * batch_size, np.int64)
     for epoch, first in enumerate(range(0, len(starts), per_epoch)):
         words = _words(seed, epoch, per_epoch + 1)
-        chosen = np.argsort(words[1:], kind="stable")[: len(starts) - first]
+        chosen = _smallest(words[1:], len(starts) - first)
         starts[first : first + per_epoch] = (
             int(words[0]) % slack + chosen * n_ctx if documents is None else documents[chosen]
         )
     return starts.reshape(steps, batch_size)
+
+
+def _smallest(words: np.ndarray, n: int) -> np.ndarray:
+    """Return the indices of the n smallest words, the smallest first; of all, if they are fewer."""
+    at = np.arange(len(words))
+    if n < len(words):  # to sort all takes five times as long where few are read
+        at = np.flatnonzero(words <= np.partition(words, n - 1)[n - 1])
+    return at[np.argsort(words[at], kind="stable")][:n]
 
 
 def _words(seed: int, epoch: int, n: int) -> np.ndarray:

@@ -227,7 +227,7 @@ def _sections(data: ReportData, figure_set: FigureSet) -> list[Section]:
         Section("curves", "Learning curves", figures=drawn["curves"]),
         Section("over", "Over an ordered factor", figures=drawn["over"]),
         _grids(drawn["grids"], data),
-        Section("time", "Loss against time", figures=drawn["time"]),
+        Section("time", sentence(f"{data.labels.phrase} against time"), figures=drawn["time"]),
         Section("stream", "Inside the model", figures=drawn["stream"]),
         Section(
             "tuning",

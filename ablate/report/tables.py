@@ -13,9 +13,9 @@ from ablate.components import CATALOGUE
 from ablate.formats import without_folders
 from ablate.report.data import ReportData
 from ablate.report.document import Span, Table, Value
-from ablate.report.labels import decimals, ends, number, p_digits, signed
+from ablate.report.labels import p_digits
 from ablate.store.questions import quoted
-from ablate.units import count, power
+from ablate.units import count, decimals, ends, number, power, signed
 
 FOLDED = 12  # from this many rows on, explanations are shown on request
 
@@ -114,11 +114,7 @@ def _tested(
 def cells(data: ReportData) -> Table:
     """Return a table of all cells: levels, cost, metric, effect."""
     effect = {one.cell: one for one in data.findings.of(Contrast)}
-    spread = data.good.groupby("cell")["metric"].std().median() if len(data.good) else math.nan
-    places = decimals(float(spread) / 2)
-    rows = [
-        _cell(data, arm, effect.get(arm["cell"]), places) for arm in data.arms.to_dict("records")
-    ]
+    rows = [_cell(data, arm, effect.get(arm["cell"])) for arm in data.arms.to_dict("records")]
     labels = data.labels
     columns = (
         *(("stratum",) if any(data.strata) else ()),
@@ -179,7 +175,7 @@ def levels(data: ReportData) -> Table:
 
 
 def _cell(
-    data: ReportData, arm: Mapping[Any, Any], effect: Contrast | None, places: int
+    data: ReportData, arm: Mapping[Any, Any], effect: Contrast | None
 ) -> tuple[str | Value, ...]:
     runs = data.compared[data.compared["cell"] == arm["cell"]]
     good = data.good[data.good["cell"] == arm["cell"]]
@@ -188,6 +184,7 @@ def _cell(
         if len(runs)
         else pd.Series({"n_params": math.nan, "n_params_body": math.nan, "flops": math.nan})
     )
+    spread = float(good["metric"].std())
     change, interval = (
         tuple(_tested(effect, ()))
         if effect and effect.n
@@ -203,8 +200,8 @@ def _cell(
             if not data.study.own
         ),
         _duration(float(good["seconds"].mean())),
-        measured(float(good["metric"].mean()), places),
-        measured(float(good["metric"].std()), places),
+        measured(float(good["metric"].mean()), data.places),
+        measured(spread, decimals(spread)),
         change,
         interval,
     )
