@@ -63,7 +63,7 @@ def files(folder: Path) -> set[Path]:
         (["new", "x", "--factor", "topology=1,9"], ["ablate: --factor topology: ", "'9'"]),
         (
             ["new", "x", "--factor", "topology=1,2", "--base", "n_head=3"],
-            ["ablate: cell ", "n_head = 3 does not divide"],
+            ["ablate: --base n_head: cell ", "n_head = 3 does not divide"],
         ),
         (
             ["new", "x", "--factor", "nrm=pre,post"],

@@ -363,3 +363,41 @@ def test_sample_continues_a_text_with_the_controls(monkeypatch: pytest.MonkeyPat
         _sampled(monkeypatch, "It is", [], objective="span")
     with pytest.raises(AblateError, match="1 to n_ctx = 32"):
         _sampled(monkeypatch, "It is " * 9, [], objective="denoise")
+
+
+# what encoder and decoder have of 10 … 17 without 12, 13 and 16: start 2, before 0, behind 1
+AROUND = [
+    ("span", -1, [10, 11, 29, 14, 15, 28, 17, 1], [29, 12, 13, 28, 16, 1], [12, 13, 16]),
+    ("span", 0, [0, 10, 11, 29, 14, 15, 28, 17, 1], [0, 29, 12, 13, 28, 16, 1], [12, 13, 16]),
+    ("denoise", 0, [0, 10, 11, 29, 14, 15, 29, 17, 1], [0, *range(10, 18), 1], [12, 13, 16]),
+]
+
+
+@pytest.mark.parametrize(("objective", "before", "source", "target", "scored"), AROUND)
+def test_a_folders_tokens_hide_text_and_stand_around_it(
+    objective: str, before: int, source: list[int], target: list[int], scored: list[int]
+) -> None:
+    """T5's and BART's own tokens, by hand; a probe scores hidden tokens alone."""
+    given = {"source_token": before, "target_token": 2, "end_token": 1, "hidden_tokens": (29, 28)}
+    around = 1 + (before >= 0)
+    config = _config(objective, corruption_tokens="folder", **given)
+    made = {"span": Span, "denoise": Denoise}[objective]
+    of = made([config.model_copy(update={"n_ctx": 8 + around})], train_helpers.text(), "cpu")
+    windows = torch.arange(10, 19 + around)[None]
+    texts = of._texts(windows[None])
+    assert texts[0, 0].tolist() == [*range(10, 18)]
+    hidden = torch.zeros(1, 1, 8, dtype=torch.bool)
+    hidden[..., [2, 3, 6]] = True
+    example = of.restore(texts, hidden)
+    (found,) = _rows(example)
+    assert found == (source, scored)
+    row = example.targets[0, 0].tolist()
+    assert row[: len(target)] == target
+    assert example.inputs[0, 0].tolist() == [2, *row[:-1]]
+    # trained on, all tokens of a target are scored, and the row is no longer than n_ctx
+    for example in (of.train(windows[None], 0), of.test(windows)):
+        (source, written) = _rows(example)[0]
+        assert source[-1] == written[-1] == 1 and (source[0] == written[0] == 0) is (before == 0)
+        assert max(len(source), len(written)) <= 8 + around
+        if objective == "denoise":
+            assert written == target

@@ -282,6 +282,21 @@ def test_the_file_of_a_run_is_a_start_without_some_of_its_blocks(
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
+def test_a_decoder_alone_takes_what_it_has_in_common_with_an_encoder_decoder(folder: Path) -> None:
+    alone = 'tokens = 0\narchitecture = "transformer"\nobjective = "causal"'
+    made = of(folder, "t5", "swap_blocks = [[], [0, 2]]", base=alone)
+    (model, config), (swapped, _) = models(made).values()
+    assert (config.n_layer, config.n_vocab, config.corruption_tokens) == (3, 290, "last")
+    whole = library.load_model(folder / "t5")
+    unused = start.fit(whole.config, config).unused
+    assert {"blocks.*.cross.query.weight", "encoder.blocks.*.mlp.hidden.weight"} < {*unused}
+    given = whole.transformer
+    for one, numbers in ((model, (0, 1, 2)), (swapped, (2, 1, 0))):
+        for block, number in zip(one.blocks, numbers, strict=True):
+            theirs = given.blocks[number].attention.query.weight
+            assert torch.equal(block.attention.query.weight, theirs)
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a number": (
         {"factors": "drop_blocks = [[], [0]]"},

@@ -186,6 +186,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, given: dict[str, Any], sai
 def test_words_that_are_not_in_the_text_are_counted_or_refused(tmp_path: Path) -> None:
     """Three of the words to train on, two held-out ones; letter case does not matter."""
     folder = folder_of_words(tmp_path)
+    corpus = folder / "corpus.txt"
+    corpus.write_text(corpus.read_text().title())
     words = tasks.word_list(folder / "task.csv").words
     sides = {side: [word for word, (_, its) in words.items() if its == side]
              for side in (FITTED, HELD_OUT)}  # fmt: skip

@@ -41,10 +41,11 @@ class Starts:
             AblateError: There is no such model.
         """
         given = self._source(named["start_from"])
-        of_model = {**given.fields, **named}
-        encodes = CATALOGUE["architecture"][of_model["architecture"]].encodes
-        layers = {"n_layer": given.fields["n_layer"]}
-        if encodes and (n := given.run.config.n_layer_encoder):
+        model = given.run.config
+        layers = {"n_layer": model.n_layer}
+        if CATALOGUE["architecture"][named.get("architecture", model.architecture)].encodes:
+            # an encoder that the given model lacks is new
+            n = model.n_layer_encoder or named.get("n_layer_encoder") or model.n_layer
             layers = {"n_layer_encoder": n, **layers}
         for name, n in layers.items():
             if named.get(name, n) != n:
@@ -64,7 +65,7 @@ class Starts:
                     f"drop_blocks = {list(dropped)}: the given weights have {name} ="
                     f" {counts[part.stack]}, and at least one block{of} has to be left"
                 )
-        n_ctx = of_model["n_ctx"]
+        n_ctx = named.get("n_ctx", model.n_ctx)
         default = RunConfig.model_fields["batch_tokens"].default
         return {
             **given.fields,

@@ -181,19 +181,20 @@ def _their(name: str, orders: Mapping[str, Sequence[int]]) -> str:
     block = _BLOCK.match(name)
     if not block:
         return name
-    number = _order(block, orders)[int(block[2])]
+    number = orders[_stack(block, orders)][int(block[2])]
     return f"{block[1] or ''}blocks.{number}.{name[block.end() :]}"
 
 
 def _dropped(name: str, orders: Mapping[str, Sequence[int]]) -> bool:
     """Return whether a given parameter is one of a block that a run leaves out."""
     block = _BLOCK.match(name)
-    return block is not None and int(block[2]) not in _order(block, orders)
+    stack = _stack(block, orders) if block else ""
+    return block is not None and stack in orders and int(block[2]) not in orders[stack]
 
 
-def _order(block: re.Match[str], orders: Mapping[str, Sequence[int]]) -> Sequence[int]:
-    """Return the order of the stack that a parameter is in; the last one is that of a decoder."""
-    return orders["encoder"] if block[1] else [*orders.values()][-1]
+def _stack(block: re.Match[str], orders: Mapping[str, Sequence[int]]) -> str:
+    """Return the stack of a run that a block is in: the last one, if it is not an encoder's."""
+    return "encoder" if block[1] else [*orders][-1]
 
 
 def _check_distances(given: RunConfig, config: Any) -> None:
