@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,9 @@ from statsmodels.stats.power import TTestPower
 
 import ablate
 from ablate import analysis, report, results
-from ablate.analysis import records
+from ablate.analysis import paired, records
+from ablate.analysis.data import read as data_of
+from ablate.stats import selection
 from ablate.store import Database, query
 
 LEVELS = ("serial", "parallel", "concat", "double-skip")
@@ -195,6 +199,67 @@ def test_successive_differences_are_those_of_a_level_and_the_one_before_it(tmp_p
     assert {one.verdict for one in found} == {"partial"}
     _, drawn = report.figures_of(report.gather(db, "topology"))
     assert "successive" in [figure.name for figure in drawn]
+
+
+def test_successive_differences_pass_over_a_level_that_a_stratum_lacks() -> None:
+    frame = pairs()
+    table = frame.pivot(index="seed", columns=["level", "stratum"], values="difference")
+    lacks = (frame["level"] == "no-mlp-skip") & (frame["stratum"] == "n_layer=12")
+    levels = ["serial", "no-attention-skip", "no-mlp-skip", "double-skip", "parallel"]
+    rows = paired.of_pairs(pd.concat(paired.successive(frame[~lacks], levels)))
+    expected = {
+        "n_layer=4": [None, *levels[1:]],
+        "n_layer=12": [None, "no-attention-skip", "double-skip", "parallel"],
+    }
+    assert len(rows) == 7
+    for stratum, names in expected.items():
+        found = [row for row in rows if row.stratum == stratum]
+        tests = [
+            scipy_stats.ttest_1samp(
+                table[level, stratum] - (0 if before is None else table[before, stratum]), 0
+            )
+            for before, level in itertools.pairwise(names)
+        ]
+        assert [row.level for row in found] == names[1:]
+        assert [row.p for row in found] == pytest.approx([test.pvalue for test in tests])
+        holm = multipletests([test.pvalue for test in tests], method="holm")[1]
+        assert [row.p_holm for row in found] == pytest.approx(list(holm))
+
+
+def test_successive_differences_have_the_noise_of_a_pilot_and_of_chosen_rates(
+    tmp_path: Path,
+) -> None:
+    values, levels = losses(), LEVELS[1:]
+    toml = 'name = "topology"\n[report]\nsuccessive = ["topology"]\n'
+    db = study(
+        tmp_path,
+        TOPOLOGY,
+        lambda levels, seed: Outcome(float(values[levels["topology"]][seed])),
+        seeds=8,
+        toml=toml,
+    )
+    read = partial(data_of, db, "topology")
+    moved = [values[level] - values[before] for before, level in zip(LEVELS, levels, strict=False)]
+    pilot = read()
+    # seeds of little noise, decided for differences from the baseline: all seeds count, too
+    seeds = np.argsort(np.abs(moved[0] - np.median(moved[0])))[:3]
+    vars(pilot)["pilots"] = {"": analysis.Pilot(list(map(int, seeds)), 1e-9)}
+    for row, of in zip(pilot.successive.to_dict("records"), moved, strict=True):
+        half = max(
+            scipy_stats.t.ppf(0.975, len(part) - 1) * part.std(ddof=1) / 8**0.5
+            for part in (of[seeds], of)
+        )
+        assert (row["lo"], row["hi"]) == pytest.approx((of.mean() - half, of.mean() + half))
+    tuned = read()
+    rate = selection.Choice(0.05, 10.0)
+    # the last two share a rate
+    vars(tuned)["choices"] = {
+        f"topology={name}": paired.Chosen("one" if name in LEVELS[2:] else name, rate)
+        for name in LEVELS
+    }
+    plain = read().successive
+    wider = (tuned.successive["hi"] - tuned.successive["lo"]) / (plain["hi"] - plain["lo"])
+    assert (wider[:2] > 2).all() and wider[2] == pytest.approx(1)
 
 
 def test_a_level_that_did_not_learn_has_no_successive_difference(tmp_path: Path) -> None:

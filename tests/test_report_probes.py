@@ -115,7 +115,8 @@ def test_errors_at_the_longest_sources_are_compared_with_those_at_the_shortest(
     answer = " ".join(report.answer(gather(db, "topology")).split())
     assert (
         "From sources of at most 5 tokens to those of 11 or more the error rate changes, in errors"
-        " per symbol with 95% intervals, by +0.3010 (+0.2985 to +0.3035) for rnn-seq2seq and +0.0110 (+0.0085 to +0.0135) for none."
+        " per symbol with 95% intervals, by +0.3010 (+0.2985 to +0.3035) for rnn-seq2seq and"
+        " +0.0110 (+0.0085 to +0.0135) for none."
     ) in answer
 
 

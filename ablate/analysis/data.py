@@ -12,6 +12,7 @@ from ablate import results
 from ablate.analysis import paired
 from ablate.components import CATALOGUE
 from ablate.components.catalogue import OF_MODELS
+from ablate.errors import AblateError
 from ablate.metrics import final
 from ablate.plan.check import COMPARABLE
 from ablate.store import status
@@ -78,7 +79,12 @@ class StudyData:
     @cached_property
     def successive_pairs(self) -> pd.DataFrame:
         """Each run of a factor of `[report] successive` with that of its seed one level before."""
-        named = (self.settings.get("report") or {}).get("successive", ())
+        named = (self.settings.get("report") or {}).get("successive", [])
+        if not isinstance(named, list):
+            raise AblateError(
+                f"study {self.study.name!r}: [report] successive = {named!r:.80} is no list of"
+                " factors"
+            )
         parts = [
             part
             for factor in self.factors
@@ -94,10 +100,8 @@ class StudyData:
         """The effects of `successive_pairs`, as in `effects`."""
         # a pilot aims at differences from the baseline
         pilots = {stratum: paired.Pilot(one.seeds) for stratum, one in self.pilots.items()}
-        return paired.effects_of(
-            *(self.study.name, self.db, self.successive_pairs, pilots),
-            *(self.choices, self.untrained),
-        )
+        pairs, choices = self.successive_pairs, self.choices
+        return paired.effects_of(self.study.name, self.db, pairs, pilots, choices, self.untrained)
 
     @cached_property
     def changes(self) -> pd.DataFrame:

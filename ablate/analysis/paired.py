@@ -329,22 +329,22 @@ def of_pairs(
     """
     sized = ~pairs[["cell", "baseline"]].isin(untrained).any(axis=1)
     rows = [
-        *_tested(pairs[sized], pilots, choices, correction, crossed),
-        *map(_without_size, _tested(pairs[~sized], pilots, choices, "family", crossed)),
+        *_corrected(pairs[sized], pilots, choices, correction, crossed),
+        *map(_without_size, _corrected(pairs[~sized], pilots, choices, "family", crossed)),
     ]
     families = {name: i for i, name in enumerate(pairs["family"].unique())}
     cells = {name: i for i, name in enumerate(pairs["cell"].unique())}
     return sorted(rows, key=lambda row: (families[row.family], cells[row.cell]))
 
 
-def _tested(
+def _corrected(
     pairs: pd.DataFrame,
     pilots: Mapping[str, Pilot],
     choices: Mapping[str, Chosen],
     correction: str,
     crossed: bool,
 ) -> list[EffectRow]:
-    """Return `of_pairs` of arms that learnt."""
+    """Return `of_pairs` of contrasts that all have an effect size, or that all have none."""
     rows: list[tuple[pd.DataFrame, stats.Effect, str]] = []
     for _, family in pairs.groupby("family", sort=False):
         contrasts = [
@@ -375,8 +375,11 @@ def successive(pairs: pd.DataFrame, levels: Sequence[str]) -> Iterator[pd.DataFr
         pairs: Those of the factor's contrasts, as in `of_pairs`.
         levels: Of the factor, the baseline's first.
     """
-    for _, stratum in pairs.groupby("stratum", sort=False):
-        parts = {name: part.set_index("seed") for name, part in stratum.groupby("level")}
+    for name, stratum in pairs.groupby("stratum", sort=False):
+        # parts of leave-one-out designs are one family, and these differences are not
+        family = " | ".join(filter(None, [stratum["factor"].iloc[0], str(name)]))
+        stratum = stratum.assign(family=family)
+        parts = {level: part.set_index("seed") for level, part in stratum.groupby("level")}
         before: pd.DataFrame | None = None
         for level in levels[1:]:
             if level not in parts:

@@ -322,7 +322,8 @@ class Successive(Tested):
     Attributes:
         factor: The factor.
         level: Its level.
-        before: The level before it; where that has no cell in the stratum, the last one that has.
+        before: The level before it; where that has no contrast in the stratum, the last one that
+            has, or the baseline's.
         lost: As in `Contrast`.
         verdict: As in `Contrast`.
         params, params_body, flops: As in `Mismatch`, against the level before.

@@ -171,14 +171,15 @@ class Span(Corrupts):
         spans = max(1, round(hidden / mean))
         if spans > most:
             raise AblateError(
-                f"objective = 'span' has {most} sentinels, and {of_ratio} ="
-                f" {ratio:g} of n_ctx = {config.n_ctx} with {of_mean} = {mean:g} makes {spans}"
-                f" spans; raise {of_mean}, or lower {of_ratio}"
+                f"{of_ratio} = {ratio:g} of n_ctx = {config.n_ctx} with {of_mean} = {mean:g} makes"
+                f" {spans} spans, and objective = 'span' can write {most}; raise {of_mean}, or"
+                f" lower {of_ratio}"
             )
         if hidden + spans + 1 > length:
             raise AblateError(
-                f"objective = 'span': {hidden} hidden tokens and {spans} sentinels are more than a"
-                f" row of n_ctx = {config.n_ctx}; lower {of_ratio} or raise {of_mean}"
+                f"{of_ratio} = {ratio:g}: {hidden} hidden tokens and {spans} spans are more than a"
+                f" row of n_ctx = {config.n_ctx} holds with objective = 'span'; lower {of_ratio} or"
+                f" raise {of_mean}"
             )
 
 

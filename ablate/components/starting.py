@@ -14,6 +14,7 @@ from ablate.components.base import Component, Config, Counts, Field
 from ablate.components.catalogue import level
 from ablate.components.places import Part
 from ablate.errors import AblateError, written
+from ablate.units import listed
 
 MICHEL = "Michel et al. 2019, arXiv:1905.10650"
 
@@ -209,4 +210,4 @@ def _ranges(names: Sequence[str]) -> str:
     for name in names:
         kind, _, rest = name.partition(".")
         found.setdefault(kind if rest and not kind.isdigit() else "", []).append(name)
-    return ", ".join(f"from {its[0]} to {its[-1]}" for its in found.values())
+    return listed((f"from {its[0]} to {its[-1]}" for its in found.values()), "or")

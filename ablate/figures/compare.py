@@ -192,7 +192,8 @@ def _groups(effects: pd.DataFrame, goal: str) -> list[_Group]:
     groups = []
     for part in families:
         first = part.iloc[0]
-        if len(part) >= MANY:
+        bases = part["baseline_level"].nunique()
+        if len(part) >= MANY and bases == 1:
             part = part.sort_values("mean", ascending=goal == "min", kind="stable")
         if part["factor"].nunique() > 1:
             heading = ", ".join(["each part", *([first["stratum"]] if first["stratum"] else [])])
@@ -202,7 +203,6 @@ def _groups(effects: pd.DataFrame, goal: str) -> list[_Group]:
         where = [first["factor"]] * (factors > 1 or not first["stratum"]) + [
             first["stratum"]
         ] * bool(first["stratum"])
-        bases = part["baseline_level"].nunique()
         against = first["baseline_level"] if bases == 1 else "the previous level"
         heading = f"{', '.join(where)}: against {against}"
         groups.append(_group(heading, [(row["level"], row) for _, row in part.iterrows()]))
@@ -263,7 +263,7 @@ def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, hi
     text = signed(mean, places)
     if len(ends) == 2:
         text += f" ({interval(row['lo'], row['hi'], places)})"
-    told = f"{name}: {text}, {row['n']} pairs"
+    told = f"{name}: {text}, {row['n']} pair{'s' * (row['n'] != 1)}"
     behind = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.5}  # covers the line of 0
     text_style: dict[str, Any] = {"va": "center", "fontsize": 7, "color": style.INK, "bbox": behind}
     if row["n"] == 0:

@@ -84,8 +84,10 @@ def gaps(
     """
 
     def write(arm: str, value: float) -> str:
-        text = rough(value, places.get(arm))
-        return f"+{text}" if value > 0 and text.strip("0.") else text
+        if arm in places:
+            return units.signed(value, places[arm])
+        text = rough(value)
+        return f"+{text}" if value > 0 else text
 
     with style.theme():
         arms = _arms(frame, x, hue)
@@ -222,9 +224,7 @@ def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
         short = tuple(run for _, run in part[last < last.max()].groupby("run"))
         diverged = "diverged_at" in furthest and bool(furthest["diverged_at"].notna().all())
         finals = furthest.drop_duplicates("run").get("final", pd.Series([np.nan])).astype(float)
-        final = float(
-            finals.mean(skipna=False) if finals.notna().all() else points["mean"].iloc[-1]
-        )
+        final = float(finals.mean() if finals.notna().all() else points["mean"].iloc[-1])
         arms.append(_Arm(name, index, points, short, diverged, final))
     return arms
 

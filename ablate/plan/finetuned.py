@@ -27,10 +27,6 @@ from ablate.text.tasks import WordList
 from ablate.units import listed
 
 _LOSSES = ("task_loss", "validation_loss")
-LITTLE = (
-    0.5  # share of the bytes of a task's texts, below which a tokenizer has few tokens for them
-)
-NOTHING = 0.01  # and next to none
 
 
 @dataclass

@@ -30,6 +30,7 @@ from ablate.analysis.records import (
     Variance,
     Verdict,
 )
+from ablate.metrics import final
 from ablate.plan.compare import MISMATCH
 from ablate.report.data import ReportData
 from ablate.report.labels import MetricLabels, detectable, named, plural
@@ -136,11 +137,13 @@ def cells(data: ReportData) -> list[str]:
     """Return a sentence on each cell that did not learn, or whose seeds fall into groups."""
     untrained = data.findings.of(Untrained)
     whole = [one for one in untrained if one.whole]
-    together = [say("untrained_cells", whole, data.known, data.places)] if len(whole) > 1 else []
+    # the losses are the metric itself, or on another scale than it
+    places = data.places if final(data.study.metric)[0] == "loss" else 3
+    together = [say("untrained_cells", whole, data.known, places)] if len(whole) > 1 else []
     return [
         *together,
         *(
-            say("untrained", one, data.known, data.places)
+            say("untrained", one, data.known, places)
             for one in untrained
             if not (together and one.whole)
         ),
@@ -448,7 +451,7 @@ def _summaries(
         if name == "inconclusive":
             names = "" if many else f" ({levels})"
             part = (
-                f"none of {len(alike)}{names} differs significantly from {baseline}"
+                f"None of {len(alike)}{names} differs significantly from {baseline}"
                 if len(alike) == len(answers) > 1
                 else f"{levels} {is_so}"
             )
@@ -465,7 +468,7 @@ def _summaries(
 
 
 def _counted(n: int, of: int) -> str:
-    return f"all {n}" if n == of else f"{n} of {of}"
+    return f"All {n}" if n == of else f"{n} of {of}"
 
 
 def _range(alike: Sequence[Answer]) -> str:

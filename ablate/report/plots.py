@@ -36,14 +36,17 @@ SHORT = "A thin line is a run that ended early, with a cross where it diverged."
 
 def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """Return the effect plot, and that of differences from the level before, if there are any."""
-    drawn = []
-    for name, title, of, frames in (
-        ("effects", "Effects on", "its baseline", (data.effects, data.pairs)),
-        (
-            *("successive", "Successive differences in", "the previous level"),
-            (data.successive, data.successive_pairs),
+    against = {
+        "effects": ("Effects on", "its baseline", data.effects, data.pairs),
+        "successive": (
+            "Successive differences in",
+            "the previous level",
+            data.successive,
+            data.successive_pairs,
         ),
-    ):
+    }
+    drawn = []
+    for name, (title, of, *frames) in against.items():
         if frames[0].empty:
             continue
         sizes = frames[0].groupby("family").size()
@@ -58,7 +61,7 @@ def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
             f"Each level minus {of}. Mark: mean of the paired differences, filled where it is"
             f" significant ({test}); line: 95% t-interval; faint points: single pairs, one a seed."
             + (" Arrow: beyond the axis." if leaving(*frames) else "")
-            + (" The best levels are first." if sizes.max() >= MANY else "")
+            + (" The best levels are first." if name == "effects" and sizes.max() >= MANY else "")
         )
         look: dict[str, Any] = {"label": labels.difference, "goal": labels.goal}
         drawn.append(

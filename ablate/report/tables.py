@@ -293,9 +293,10 @@ def successive(data: ReportData) -> Table:
             "detectable",
         ),
         tuple(rows),
-        "-- the runs behind each difference\nSELECT stratum, factor, level, seed, value, status\n"
+        "-- the runs behind each difference\nSELECT stratum, factor, level, seed, value, status,"
+        " baseline_value, baseline_status\n"
         f"FROM pairs\nWHERE study = {quoted(data.study.name)} AND factor IN"
-        f" ({', '.join(map(quoted, names))})\nORDER BY stratum, seed;",
+        f" ({', '.join(map(quoted, names))})\nORDER BY stratum, seed, level;",
         data=_with_detectable(data.successive, found),
     )
 
