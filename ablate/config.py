@@ -122,6 +122,7 @@ class RunConfig(BaseModel):
     tokenizer_hash: str = ""
 
     start: Choice = "random"
+    corruption_tokens: Choice = "last"
     steps: int = Limits(1000, ge=0)  # 0: given weights are evaluated at once
     batch_tokens: int = Limits(8192, ge=1, le=1 << 32)
     optimiser: Choice = "adamw"

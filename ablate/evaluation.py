@@ -13,6 +13,8 @@ from ablate.config import SHARES, RunConfig, are_shares
 PASSAGE = 128
 # tokens of a block of held-out windows: arms whose n_ctx divides it score the same tokens
 HELD_OUT_BLOCK = 1024
+# widest beam search
+WIDEST_BEAM = 64
 # mean length of a span of hidden tokens under which arms are compared, as in T5 and BART
 PROBE_SPAN = 3.0
 # the linear probe on a study's own texts, and the share of its commonest class

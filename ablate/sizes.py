@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.components import CATALOGUE, Component, Counts, linear
+from ablate.components.catalogue import OF_MODELS
+from ablate.components.finetuning import choices
 from ablate.config import LOADED_FIELDS, RunConfig
 
 
@@ -114,7 +116,8 @@ def finetuned(config: Any) -> FinetunedSizes:
     part, c = config.part, config.d_model
     method, size = part("method"), count(config)
     tokens = len(part("text_format").new(config)) * c
-    new = method.added(config) + c * config.n_class + config.n_class + tokens
+    outputs = config.n_class // choices(config)  # one for each choice
+    new = method.added(config) + (c + 1) * outputs + tokens
     if not method.by_steps:
         return FinetunedSizes(size.params + tokens, None)
     try:
@@ -343,16 +346,13 @@ def alone(config: RunConfig) -> str:
     return tried(shape)
 
 
-_SHAPE = ("block", "attention", "position", "embedding")  # groups of factors
-
-
 def _shape(config: RunConfig) -> RunConfig:
     """Return what decides the sizes of a model's parts, all else at its default.
 
     A transformer has two blocks. That of a model of images is one of text with the same blocks.
     """
     fields = config.model_dump(mode="json")
-    named = {name for name in fields if CATALOGUE[name].group in _SHAPE}
+    named = {name for name in fields if CATALOGUE[name].group in OF_MODELS}
     kept = {name: fields[name] for name in named | {"objective", "precision"}}
     if config.part("objective").images:
         text = RunConfig(objective="masked")

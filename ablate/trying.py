@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ablate.components import CATALOGUE, Component
+from ablate.components.catalogue import OF_MODELS
 from ablate.config import RunConfig, resolve
 from ablate.errors import AblateError
 from ablate.metrics import Metric
@@ -35,7 +36,6 @@ SMALL: dict[str, Any] = {
     "steps": 60,
     "lr": 1e-2,
 }
-OF_MODELS = ("block", "attention", "position", "embedding")  # groups of factors
 LEARNT = 0.5  # nats by which the loss falls then: more than between two batches
 TRAINS = "the loss falls in a run of 60 steps, and again in the same way"
 
@@ -155,7 +155,7 @@ def _trains(config: RunConfig) -> str:
 
 def _losses(config: RunConfig) -> Any:
     """Return the training losses of a run on a text in which each token follows from the last."""
-    n = config.n_vocab - config.part("objective").special_tokens
+    n = config.n_vocab - config.part("objective").n_added(config)
     stream = (np.arange(4096) ** 2 % (n - 1)).astype(np.uint8)
     bounds, zero = np.array([0, len(stream)]), np.zeros(1, np.int64)
     spelling = tuple(bytes([65 + k]) for k in range(n))

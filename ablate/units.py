@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 
+_BRACKETS = re.compile(r"\([^)]*\)")
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -48,6 +50,67 @@ def three_digits(value: float) -> str:
     return f"{float(text):,.0f}" if 1e3 <= abs(value) < 1e5 else power(float(text))
 
 
+MINUS = "−"
+MOST_DECIMALS = 12  # less is the rounding of a loss in 64 bits
+LONG = 5  # numbers that begin after more decimals have a power of ten
+
+
+def decimals(scale: float) -> int:
+    """Return the decimals, at least one, that show two digits of an uncertainty of `scale`.
+
+    >>> decimals(0.0123), decimals(0.5), decimals(40.0), decimals(float("nan")), decimals(3e-8)
+    (3, 2, 1, 4, 9)
+    """
+    if not math.isfinite(scale) or scale <= 0:
+        return 4
+    return min(MOST_DECIMALS, max(1, 1 - math.floor(math.log10(scale))))
+
+
+def number(value: float, places: int = 4) -> str:
+    """Return a value with `places` decimals, or three digits from a billion on; "–" for NaN.
+
+    >>> number(0.0312, 3), number(3.12e-7, 8), number(1.5000000312, 8), number(2e-9, 12)
+    ('0.031', '3.1×10⁻⁷', '1.50000003', '2.000×10⁻⁹')
+    """
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else f"{MINUS}∞"
+    if places > LONG and 0 < (size := abs(round(value, places))) < 10**-LONG:
+        exponent = math.floor(math.log10(size))
+        mantissa = f"{value / 10.0**exponent:.{max(0, places + exponent)}f}"
+        return f"{mantissa}×{power(10.0**exponent)}".replace("-", MINUS)
+    return (f"{value:.{places}f}" if abs(value) < 1e9 else f"{value:.3g}").replace("-", MINUS)
+
+
+def signed(value: float, places: int = 4) -> str:
+    """Return `number` with its sign, unless it rounds to zero."""
+    text = number(value, places)
+    if text.strip(f"{MINUS}0.") == "":
+        return text.lstrip(MINUS)
+    return f"+{text}" if value > 0 else text
+
+
+def ends(
+    low: float,
+    high: float,
+    places: int,
+    write: Callable[[float, int], str] = signed,
+    unit: str = "",
+) -> str:
+    """Return an interval; an end other than zero gets more decimals rather than be shown as zero.
+
+    >>> ends(-0.111, -0.0002, 3), ends(-0.1, 0.0, 2)
+    ('−0.111 to −0.0002', '−0.10 to 0.00')
+    """
+    return " to ".join(write(end, _nonzero(end, places)) + unit for end in (low, high))
+
+
+def _nonzero(value: float, places: int) -> int:
+    """At least `places` decimals, with which a value that is not zero does not look like it."""
+    return next((more for more in range(places, 12) if round(value, more)), places)
+
+
 def known(value: float | None, write: Callable[[float], str]) -> str:
     """Return a number as `write` formats it; "unknown" for None.
 
@@ -82,7 +145,7 @@ def duration(seconds: float) -> str:
 
 
 def listed(items: Iterable[object], last: str = "and", most: int = 8) -> str:
-    """Return "a, b and c".
+    """Return "a, b and c"; "a=1, b=2; and a=2, b=2" where an item has a comma.
 
     Args:
         items: shown as text.
@@ -92,10 +155,8 @@ def listed(items: Iterable[object], last: str = "and", most: int = 8) -> str:
     words = [str(item) for item in items]
     if len(words) > most:
         words = [*words[: most - 1], f"{len(words) - most + 1} more"]
-    return (
-        words[0]
-        if len(words) == 1
-        else f"{', '.join(words[:-1])} {last} {words[-1]}"
-        if words
-        else ""
-    )
+    if len(words) < 2:
+        return "".join(words)
+    if any(", " in _BRACKETS.sub("", word) for word in words):
+        return f"{'; '.join(words[:-1])}; {last} {words[-1]}"
+    return f"{', '.join(words[:-1])} {last} {words[-1]}"

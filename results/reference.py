@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 import ablate
-from ablate import formats, report, stats, store
+from ablate import formats, report, store
 from ablate.analysis import records
 from ablate.analysis.collection import Findings
 from ablate.store.names import studies
@@ -46,7 +46,7 @@ def signed(value: float, lo: float, hi: float, spec: str = ".4f") -> str:
     return f"{value:+{spec}} ({ends})".replace("-", "−")
 
 
-def effect(contrast: records.Contrast) -> str:
+def effect(contrast: records.Contrast | records.Successive) -> str:
     """Return an effect with its interval and, unless it is significant, its verdict."""
     if contrast.verdict == "untrained":
         return "does not learn beyond token frequencies"
@@ -174,21 +174,17 @@ def steps() -> str:
     arms = [found[0].baseline_level, *(one.level for one in found)]
     errors = {beam: per_seed(study, "error_rate", beam) for beam in (1.0, 4.0)}
     exact = per_seed(study, "exact_match", 4.0)
-    rates = np.array([errors[1.0][arm] for arm in arms])
-    effects_ = stats.family(np.diff(rates, axis=0).T)
+    step = {one.level: one for one in findings(study).of(records.Successive)}
     grows = {one.arm: one for one in findings(study).of(records.LengthError)}
     rows = []
-    for arm, step in zip(arms, (None, *effects_), strict=True):
-        told = "–" if step is None else signed(step.mean, step.lo, step.hi)
-        if step is not None and not step.p_holm < 0.05:
-            told += ", inconclusive"
+    for arm in arms:
         means = [np.mean(of[arm]) for of in (errors[1.0], errors[4.0], exact)]
         long = grows[arm]
         rows.append(
             (
                 arm,
                 f"{means[0]:.4f}",
-                told,
+                effect(step[arm]) if arm in step else "–",
                 f"{means[1]:.4f}",
                 f"{means[2]:.3f}",
                 signed(long.mean, long.lo, long.hi, ".3f"),

@@ -198,11 +198,15 @@ class Page:
         ]
 
     def middle(self, selector: str) -> tuple[float, float]:
-        """Scroll to an element and return where its middle is in the window."""
+        """Scroll to an element, wait until it rests and return where its middle is."""
         x, y = self.value(
-            f"(() => {{ const one = document.querySelector({json.dumps(selector)});"
+            f"(async () => {{ const one = document.querySelector({json.dumps(selector)});"
+            " const place = () => one.getBoundingClientRect();"
+            " for (let rests = 0, before; rests < 3; before = place().y) {"
             " one.scrollIntoView({block: 'center', behavior: 'instant'});"
-            " const box = one.getBoundingClientRect();"
+            " await new Promise(requestAnimationFrame);"
+            " rests = place().y === before ? rests + 1 : 0; }"
+            " const box = place();"
             " return [box.x + box.width / 2, box.y + box.height / 2]; })()"
         )
         return x, y

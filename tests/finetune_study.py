@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -94,6 +95,18 @@ def planned(
     given = {"metric": metric, "seeds": seeds, "base": base, "finetune": finetune, "task": task}
     file.write_text(STUDY.format(name=name, factors=factors, steps=steps, **given))
     return plan(load(str(file)))
+
+
+def check_place(error: Exception, file: Path) -> None:
+    """Check that an error is one line, which begins with the line of a key that it is about, or of
+    the table that lacks the key.
+    """
+    text = str(error)
+    found = re.match(rf"{re.escape(str(file))}, line (\d+): (cell '.*?': )?", text)
+    assert found and "\n" not in text, text
+    key = file.read_text().splitlines()[int(found[1]) - 1].partition(" =")[0]
+    named = key in ("[finetune]", "[start]") or re.search(rf"\b{key}\b", text[found.end() :])
+    assert not found[2] or named, (key, text)
 
 
 def train(made: Plan, path: Path) -> tuple[Outcome, str]:

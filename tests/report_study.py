@@ -65,15 +65,16 @@ def study(
     toml: str = "",
     rates: Sequence[float] = (),
     design: str = "grid",
+    left_out: Sequence[Levels] = (),
 ) -> Database:
     """A database with one study: every combination of levels, or each part by itself.
 
     Each run goes as `outcome(levels, seed)` says (None: not begun).
 
     rates: learning rates tried by each cell on seed 1000, by runs whose role is to tune; `outcome`
-    finds it in levels["lr"].
+    finds it in levels["lr"]. left_out: combinations that the study does not have.
     """
-    plan = _plan(factors, seeds, within, name, question, metric, goal, base, toml, design)
+    plan = _plan(factors, seeds, within, name, question, metric, goal, base, toml, design, left_out)
     tuning = [
         PlannedRun(cell.label, cell.run.with_(seed=TUNING_SEED, lr=rate), "tune")
         for cell in plan.cells
@@ -97,7 +98,9 @@ def study(
     return db
 
 
-def _plan(factors, seeds, within, name, question, metric, goal, base, toml, design) -> Plan:  # type: ignore[no-untyped-def]
+def _plan(
+    factors, seeds, within, name, question, metric, goal, base, toml, design, left_out=()
+) -> Plan:  # type: ignore[no-untyped-def]
     text = toml or f'name = "{name}"\n'
     crossed = seeds if isinstance(seeds, Crossed) else None
     if crossed and not toml:
@@ -120,6 +123,8 @@ def _plan(factors, seeds, within, name, question, metric, goal, base, toml, desi
     first = {factor: next(iter(levels)) for factor, levels in factors.items()}
     for combination in itertools.product(*factors.values()):
         levels = dict(zip(factors, combination, strict=True))
+        if levels in left_out:
+            continue
         if (
             design in PARTWISE
             and sum(

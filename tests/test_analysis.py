@@ -16,6 +16,7 @@ from statsmodels.stats.power import TTestPower
 
 import ablate
 from ablate import analysis, report, results
+from ablate.analysis import records
 from ablate.store import Database, query
 
 LEVELS = ("serial", "parallel", "concat", "double-skip")
@@ -164,6 +165,52 @@ def test_an_empty_effects_frame_has_its_columns(tmp_path: Path) -> None:
     assert "p_holm" in frame
     assert analysis.analyse(db, "topology") == []
     assert isinstance(frame, pd.DataFrame)
+
+
+def test_successive_differences_are_those_of_a_level_and_the_one_before_it(tmp_path: Path) -> None:
+    values = losses()
+    lost = {("serial", 0), ("concat", 3)}
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        name = levels["topology"]
+        if (name, seed) in lost:
+            return Outcome(status="diverged", step=1)
+        return Outcome(float(values[name][seed]))
+
+    toml = 'name = "topology"\n[report]\nsuccessive = ["topology"]\n'
+    db = study(tmp_path, TOPOLOGY, outcome, seeds=8, toml=toml)
+    found = analysis.findings("topology", db).of(records.Successive)
+    assert [(one.level, one.before) for one in found] == list(zip(LEVELS[1:], LEVELS, strict=False))
+    tests = []
+    for one in found:
+        seeds = [seed for seed in range(8) if not {(one.level, seed), (one.before, seed)} & lost]
+        arm, before = values[one.level][seeds], values[one.before][seeds]
+        tests.append(scipy_stats.ttest_rel(arm, before))
+        assert (one.n, one.mean) == (len(seeds), pytest.approx((arm - before).mean()))
+        assert (one.lo, one.hi) == pytest.approx(tuple(tests[-1].confidence_interval(0.95)))
+        assert one.p == pytest.approx(tests[-1].pvalue)
+    assert [one.n for one in found] == [7, 7, 7]
+    holm = multipletests([test.pvalue for test in tests], method="holm")[1]
+    assert [one.p_holm for one in found] == pytest.approx(list(holm))
+    assert {one.verdict for one in found} == {"partial"}
+    _, drawn = report.figures_of(report.gather(db, "topology"))
+    assert "successive" in [figure.name for figure in drawn]
+
+
+def test_a_level_that_did_not_learn_has_no_successive_difference(tmp_path: Path) -> None:
+    values = losses() | {"concat": np.full(8, 3.0)}
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        loss = float(values[levels["topology"]][seed])
+        return Outcome(loss, finals=[("unigram_loss", 0.0, 3.0)])
+
+    toml = 'name = "topology"\n[report]\nsuccessive = ["topology"]\n'
+    db = study(tmp_path, TOPOLOGY, outcome, seeds=8, toml=toml)
+    found = analysis.findings("topology", db).of(records.Successive)
+    test = scipy_stats.ttest_rel(values["parallel"], values["serial"])
+    assert found[0].p_holm == pytest.approx(test.pvalue)  # the only one that is corrected
+    assert [one.verdict for one in found[1:]] == ["untrained", "untrained"]
+    assert all(math.isnan(one.mean) for one in found[1:])
 
 
 def test_changes_are_differences_of_differences_by_seed() -> None:

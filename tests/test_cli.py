@@ -107,6 +107,7 @@ def files(folder: Path) -> set[Path]:
         ),
         (["db", "thin", "--keep", "1"], ["--keep = 1", "2"]),
         (["db", "thin", "--keep=two"], ["--keep = two", "integer"]),
+        (["db", "thin", "--keep", f"{10**30}"], [f"--keep = {10**30}", "1000000000"]),
         (["power", "x", "--effect", "1", "--effect", "b"], ["--effect = 1, b", "number"]),
         (["plann"], ["'plann'", "'plan'", "studies"]),
         (["db", "frget"], ["db: ", "'frget'", "'forget'", "merge"]),
@@ -675,10 +676,18 @@ def test_db_path_and_environment(
 
 
 def test_analyse_works_out_and_stores_effects(ablate: Run, measured: str) -> None:
-    # differences of `parallel`: seed × 4/100 over seeds 0 … 4: mean 0.08
+    # differences of `parallel`: seed × 4/100 over seeds 0 … 4: mean 0.08, sd √0.004, so that the
+    # half width is 2.776 · √(0.004/5) = 0.0785, whose two digits are three decimals
     code, out, _ = ablate("analyse", "quickstart")
     line = next(line for line in out.splitlines() if "parallel" in line)
-    assert code == 0 and line.split()[:6] == ["topology", "topology", "parallel", "5", "0", "+0.08"]
+    assert code == 0 and line.split()[:6] == [
+        "topology",
+        "topology",
+        "parallel",
+        "5",
+        "0",
+        "+0.080",
+    ]
     stored = ablate(
         "query",
         "SELECT level, round(mean, 6) AS mean FROM effects WHERE level = 'parallel'",

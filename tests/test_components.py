@@ -312,9 +312,8 @@ def test_what_is_counted_is_what_components_state(
     of: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parameters and FLOPs of each part of a model."""
-    monkeypatch.setattr(
-        measure, "_kept_per_token", lambda config: 0
-    )  # bytes: two thirds of the time
+    # of bytes, which this test leaves out and which take two thirds of the time
+    monkeypatch.setattr(measure, "_kept_per_token", lambda config: 0)
     stated, counted = sizes._stated(of), measure.parts(sizes._shape(of))
     for part in ("block", "body", "rest"):
         a, b = getattr(stated, part), getattr(counted, part)

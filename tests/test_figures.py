@@ -26,7 +26,7 @@ from matplotlib.lines import Line2D
 from scipy import stats
 
 from ablate import analysis, figures, units
-from ablate.figures import fonts, style
+from ablate.figures import compare, fonts, style
 from ablate.figures.cost import front
 
 
@@ -292,10 +292,9 @@ def test_no_front_is_named_within_the_spread_of_times() -> None:
     )
     assert front(apart) == ["a", "b"]
     ax = figures.pareto(apart)
-    assert [list(line.get_xdata()) for line in ax.lines if "fastest" in (line.get_gid() or "")] == [
-        [0.6, 1.4],
-        [1.6, 2.4],
-    ]
+    told = [line for line in ax.lines if (line.get_gid() or "").startswith("tip:")]
+    ranges = [list(line.get_xdata()) for line in told if len(line.get_xdata()) == 2]
+    assert ranges == [[0.6, 1.4], [1.6, 2.4]]
     wide = apart.assign(seconds=apart["seconds"] + [-0.2, 0.2, -0.2, 0.2])
     assert front(wide) == []
     assert [
@@ -394,9 +393,14 @@ def test_marks_carry_their_values_as_titles(tmp_path: Path) -> None:
         0
     ].read_text(encoding="utf-8")  # type: ignore[arg-type]
     titles = re.findall(r"<title>([^<]*)</title>", svg)
-    mean = pairs.loc[pairs["level"] == "parallel", "difference"].mean()
-    assert f"parallel: mean {mean:+.4g} over 6 pairs" in titles
-    assert 'id="tip' not in svg
+    one = effects_of(pairs).set_index("level").loc["parallel"]
+    places = units.decimals((one["hi"] - one["lo"]) / 2)
+    text = f"{units.signed(one['mean'], places)} ({units.ends(one['lo'], one['hi'], places)})"
+    said = [title for title in titles if title.startswith("parallel:")]
+    assert said.count(f"parallel: {text}, 6 pairs") == 2  # the mark, and its interval
+    assert 'id="tip' not in svg and 'id="run' not in svg
+    levels = [said.split(":")[0] for said in figures.told(svg)[0]]
+    assert levels == list(pairs["level"].unique())
 
 
 def test_inlined_figures_share_no_id_and_follow_the_page(tmp_path: Path) -> None:
@@ -676,10 +680,11 @@ def test_every_seed_has_a_mark_and_groups_are_told_by_their_filling() -> None:
     rows = [(arm, seed, rng.normal()) for arm in ("serial", "parallel") for seed in range(5)]
     frame = pd.DataFrame(rows, columns=["arm", "seed", "metric"])
     ax = figures.seeds(frame, {"serial": [0, 3]})
-    marks = {line.get_gid(): line for line in ax.get_lines() if line.get_gid()}
-    assert len(marks) == 10
+    lines = {line.get_gid(): line for line in ax.get_lines() if line.get_gid()}
+    marks = {tip: line for tip, line in lines.items() if tip.startswith("run:")}
+    assert len(marks) == 10 and len(lines) == 12
     for (arm, seed, value), (tip, mark) in zip(rows, marks.items(), strict=True):
-        assert tip == f"tip:{arm}, seed {seed}: {value:.4g}"
+        assert tip == f"run:{arm}, seed {seed}: {style.rough(value)}"
         assert mark.get_ydata()[0] == value
         hollow = mark.get_markerfacecolor() == "none"
         assert hollow is (arm == "serial" and seed not in (0, 3))
@@ -744,3 +749,68 @@ def test_families_far_apart_have_an_axis_each() -> None:
     top, below = figures.effects(effects_of(pairs), pairs).figure.axes
     assert below.get_xlim()[1] > 5 * top.get_xlim()[1]
     assert [len(ax.get_yticks()) for ax in (top, below)] == [4, 4]
+
+
+def test_arms_beyond_a_gap_do_not_squeeze_the_others_however_many_they_are() -> None:
+    near = style.near
+    assert near([0.01, 0.02, 0.04, 0.05, 0.5, 0.6, 0.7]) == [True] * 4 + [False] * 3
+    assert near([0.01, 0.02, 0.04, 0.07, 0.12, 0.2, 0.35]) == [True] * 7, "no gap of six times"
+    assert near([0.01, 0.5, 0.6]) == [True] * 3, "most are there"
+    assert near([0.0, 0.0, 0.0, 0.2]) == [True] * 4, "no distance to compare with"
+
+
+def far_levels(count: int, far: int) -> pd.DataFrame:
+    """The pairs of `count` levels, from worse to better, of which the first `far` are at +2."""
+    shifts = {f"level {at}": 2.0 if at < far else 0.05 - 0.002 * at for at in range(count)}
+    return report_frames.pairs({"base": 0.0, **shifts}, strata=("",))
+
+
+def test_many_levels_are_dense_with_the_best_first_and_every_interval(tmp_path: Path) -> None:
+    pairs = far_levels(39, far=12)
+    effects = effects_of(pairs)
+    ax = figures.effects(effects, pairs)
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    means = effects.set_index("level")["mean"]
+    assert names == list(means.sort_values().index)
+    assert names[0] == figures.effects(effects, pairs, goal="max").get_yticklabels()[-1].get_text()
+    assert ax.get_xlim()[1] < 0.2, "the levels at +2 do not squeeze the others"
+    assert compare.leaving(effects, pairs) and not compare.leaving(
+        *(frame[~frame["level"].isin(names[-12:])] for frame in (effects, pairs))
+    )
+    told = figures.told(figures.save(ax.figure, tmp_path / "a")[0].read_text("utf-8"))
+    assert len(told[0]) == 39
+    for level, said in zip(names, told[0], strict=True):
+        row = effects.set_index("level").loc[level]
+        name, numbers = said.removesuffix(", 6 pairs").split(": ")
+        found = [float(text.replace("−", "-")) for text in re.findall(r"[−+][\d.]+", numbers)]
+        assert name == level
+        assert found == pytest.approx([row["mean"], row["lo"], row["hi"]], abs=6e-4)
+    assert ax.figure.get_figheight() / ax.figure.get_figwidth() < 1.9
+    few = far_levels(12, far=0)
+    assert [
+        text.get_text() for text in figures.effects(effects_of(few), few).get_yticklabels()
+    ] == [f"level {at}" for at in range(12)], "few levels keep their order"
+
+
+def test_a_curve_has_its_end_in_words_only_beyond_the_axis_and_as_it_was_measured() -> None:
+    """The last point of a curve is of fewer tokens than what is measured at the end."""
+    rows = [
+        (arm, run, x, value + 1 / x, value + 0.0123)
+        for run, (arm, value) in enumerate((("a", 1.0), ("b", 1.1), ("c", 1.15), ("d", 9.0)))
+        for x in (1, 2, 4, 5)
+    ]
+    frame = pd.DataFrame(rows, columns=["arm", "run", "step", "value", "final"])
+    frame["tokens"] = frame["step"]
+
+    def names(of: pd.DataFrame, **options: int) -> list[str]:
+        legend = figures.curves(of, **options).figure.legends[0]
+        return sorted(text.get_text() for text in legend.get_texts())
+
+    assert names(frame, places=4) == ["a", "b", "c", "d (ends at 9.0123)"]
+    assert names(frame.drop(columns="final"), places=2)[-1] == "d (ends at 9.20)"
+    # an arm that the axis does not fit, but that ends on it, needs no words
+    closer = frame.assign(value=frame["value"].where(frame["arm"] != "d", 1.9))
+    low, high = figures.curves(closer).get_ylim()
+    assert (names(closer)[-1] == "d") is bool(low <= 1.9 <= high)
+    gaps = figures.gaps(frame, places={"d": 1}).figure.legends[0].get_texts()
+    assert "d (ends at +9.0)" in [text.get_text() for text in gaps]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from finetune_study import BASE, METHODS, folder_of, planned, table, texts
+from finetune_study import BASE, METHODS, check_place, folder_of, planned, table, texts
 from torch import Tensor
 from train_helpers import Events, text
 
@@ -449,6 +449,39 @@ def test_a_plan_warns_of_labels_that_contradict_and_of_few_held_out_texts(tmp_pa
     assert "12 held-out texts are few: one of them is 8% of the accuracy" in line
 
 
+def test_a_tokenizer_without_tokens_for_labelled_texts_is_refused_or_warned_of(
+    tmp_path: Path,
+) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    folder = folder_of(tmp_path)
+    known = ["[UNK]", "[SEP]", *(f"w{n}" for n in range(9)), "late", "soon"]
+    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(known)}, "[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "corpus.txt").write_text("\n\n\n".join("w1 w2 w3 w4 " * 40 for _ in range(30)))
+    base = BASE + 'tokenizer = "tokenizer.json"\n'
+
+    def told(n: int, **given: Any) -> list[str]:
+        """Warnings for texts in which one word of four, or n of four, are known."""
+        rows = [(" ".join(["late"] * n + ["rare"] * (4 - n) + [str(k)]), "ab"[k % 2])
+                for k in range(120)]  # fmt: skip
+        table(folder / "task.csv", rows)
+        return warnings(planned(folder, 'method = ["full", "head"]', base=base, **given))
+
+    assert told(4) == []
+    (line,) = told(1)
+    assert re.search(r"task.csv: tokenizer '.*' encodes \d\d% of the bytes of its texts", line)
+    with pytest.raises(AblateError, match=r"task = 'task.csv': .* encodes 0.0% of the bytes") as e:
+        told(0)
+    check_place(e.value, folder / "tuned.toml")
+    file = folder / "probe.toml"
+    study = 'name = "p"\nquestion = "?"\nseeds = 1\n[base]\n' + base + "[factors]\nlr = [1, 2]\n"
+    file.write_text(study.replace("lr = 1e-2\n", "") + '[eval]\nprobe_csv = "task.csv"')
+    with pytest.raises(AblateError, match=r"line 17: probe_csv = 'task.csv': .* encodes 0.0%"):
+        plan(load(str(file)))
+
+
 SOTU = BASE.replace("corpus.txt", "sotu")
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no task": ({"task": ""}, "line 18: .*it is not a file"),
@@ -511,8 +544,8 @@ def test_what_has_no_meaning_is_refused_in_one_line(
     folder = folder_of(tmp_path, given.pop("rows", ()))
     with pytest.raises(AblateError) as error:
         planned(folder, **given)
-    line = str(error.value)
-    assert re.search(said, line) and "\n" not in line and str(folder) in line, line
+    assert re.search(said, str(error.value)), error.value
+    check_place(error.value, folder / "tuned.toml")
 
 
 def test_a_key_of_fine_tuning_needs_its_table(tmp_path: Path) -> None:

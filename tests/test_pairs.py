@@ -326,6 +326,8 @@ def test_a_study_of_pairs_measures_what_sample_writes(tmp_path: Path) -> None:
         # all words have four letters
         assert by_length[["at", "value"]].to_numpy().tolist() == [[4, pytest.approx(greedy)]]
         assert run.metric == by_name["exact_match"] > 0  # it has learnt something
+    with pytest.raises(AblateError, match=r"beam = 1e\+30"):
+        sample(model, "ab", beam=10**30)
     # a loaded encoder-decoder is called as docs/weights.md says: greedy decoding by hand
     assert model.config.architecture == "encoder-decoder"
     encode, end = model.tokenizer.encode, model.tokenizer.separator[0]

@@ -299,6 +299,24 @@ def test_a_preset_without_tokenizer_or_of_no_name_is_one_line(tmp_path: Path) ->
         read(tmp_path, BASE, '[factors]\npreset = ["gtp2", "gpt"]\n')
 
 
+@pytest.mark.parametrize(
+    ("base", "rest", "line"),
+    [
+        ('preset = "gpt2"\nd_model = 100', "", 6),
+        ('preset = "gpt2"', "[factors]\nn_head = [12, 7]\n", 10),
+        ("n_head = 7", '[factors]\npreset = ["gpt", "bert-base"]\n', 5),
+        ('preset = "gpt2"', "[factors.size]\na = { d_model = 768 }\nb = { d_model = 100 }\n", 11),
+        # d_head, which follows from both
+        ("", "[factors]\nn_head = [4, 8]\nd_model = [128, 100]\n", 9),
+    ],
+)
+def test_fields_that_do_not_fit_beside_a_preset_are_named_with_their_line(
+    base: str, rest: str, line: int, tmp_path: Path
+) -> None:
+    with pytest.raises(AblateError, match=rf"a\.toml, line {line}: cell '.*(d_model|d_head) = "):
+        plan(read(tmp_path, f"{base}\n{BASE}", rest or FACTORS))
+
+
 def test_new_leaves_a_study_of_a_preset_its_fields(ablate: Run) -> None:
     small = ("--base", "tokenizer=byte", "--base", "batch_tokens=8192")
     for option in (("--base", "preset=gpt2"), ("--factor", "preset=gpt2,gpt")):

@@ -25,7 +25,7 @@ from report_study import NAN, Outcome, few_replicates, study, svg_only  # noqa: 
 from scipy import stats
 
 from ablate import paths, report, store, units
-from ablate.report import document, fairness, labels, scaled
+from ablate.report import document, fairness, labels, method, scaled
 from ablate.report.figure_set import FigureSet
 from ablate.scaling import Interval
 from ablate.store import Database
@@ -701,8 +701,7 @@ def test_tuning_has_its_curve_and_its_cost_and_is_not_compared(tmp_path: Path) -
         )
     )
     found = {
-        (row["role"], row["ended attempts"]): (row["attempts"], float(row["device time"]))
-        for row in rows
+        (row["role"], row["outcome"]): (row["attempts"], float(row["device time"])) for row in rows
     }
     assert found == {
         ("tune", "complete"): ("12", 36.0),
@@ -856,7 +855,9 @@ def test_what_nothing_tells_apart_is_not_ranked_and_has_no_brackets(tmp_path: Pa
 def test_what_is_detectable_of_several_contrasts_has_the_least_and_the_most() -> None:
     """The smallest effect of the noisiest contrast is not that of the others."""
     loss, share = labels.metric_labels("loss", "min"), labels.metric_labels("accuracy", "max")
-    assert "0.17 to 0.46 nats per token" in labels.detectable(loss, [0.46, NAN, 0.17])
+    assert "0.17 nats per token or more, 0.46 for the noisiest" in labels.detectable(
+        loss, [0.46, NAN, 0.17]
+    )
     assert " to " not in labels.detectable(loss, [0.17, 0.17])
     assert labels.detectable(loss, [NAN]) == ""
     some = labels.detectable(share, [1.25, 0.5])
@@ -868,19 +869,27 @@ def test_what_is_detectable_of_several_contrasts_has_the_least_and_the_most() ->
     ("given", "said"),
     [
         (labels.plural(1, "pair"), "1 pair"),
+        (units.listed(["a (1, 2)", "b (3, 4)"]), "a (1, 2) and b (3, 4)"),
+        (units.listed(["a=1, b=2", "a=2, b=2"], "or"), "a=1, b=2; or a=2, b=2"),
+        (
+            labels.metric_labels("corrupted_loss@0.3", "min").phrase,
+            "loss with 30% of the text hidden",
+        ),
+        (method._values([4, 12, 4]), "4 or 12"),
+        (method._values([448, 170, 256, 172, 300]), "170 to 448"),
         (labels.plural(2000, "pair"), "2,000 pairs"),
         (units.listed(["a"]), "a"),
         (units.listed("abc"), "a, b and c"),
         (units.listed([]), ""),
         (units.listed(range(12)), "0, 1, 2, 3, 4, 5, 6 and 5 more"),
-        (labels.signed(0.00001, 3), "0.000"),
-        (labels.signed(-0.02, 3), "−0.020"),
-        (labels.number(math.inf), "∞"),
-        (labels.number(NAN), "–"),
-        (labels.ends(-0.111, -0.0002, 3), "−0.111 to −0.0002"),
-        (labels.ends(0.00004, 0.2, 2), "+0.00004 to +0.20"),
-        (labels.ends(-0.1, 0.0, 2), "−0.10 to 0.00"),
-        (labels.ends(0.0004, 0.2, 3, labels.number), "0.0004 to 0.200"),
+        (units.signed(0.00001, 3), "0.000"),
+        (units.signed(-0.02, 3), "−0.020"),
+        (units.number(math.inf), "∞"),
+        (units.number(NAN), "–"),
+        (units.ends(-0.111, -0.0002, 3), "−0.111 to −0.0002"),
+        (units.ends(0.00004, 0.2, 2), "+0.00004 to +0.20"),
+        (units.ends(-0.1, 0.0, 2), "−0.10 to 0.00"),
+        (units.ends(0.0004, 0.2, 3, units.number), "0.0004 to 0.200"),
         (scaled.gap(Interval(0.0004, 0.00002, 0.01)), "+0.04% (+0.002% to +1.00%)"),
         (scaled.change(Interval(0.1, -math.inf, 0.0001)), "+0.100 (−∞ to +0.0001)"),
         (labels.p_value(0.0004), "p < 0.001"),

@@ -18,8 +18,8 @@ from browser import PROGRAM, Browser, Page
 from report_study import NAN, Outcome, study, svg_only  # noqa: F401
 
 from ablate import report
-from ablate.report import bundle, explore, pictures
-from ablate.report.document import Figure
+from ablate.report import appendix, bundle, explore, pictures, tables
+from ablate.report.document import Figure, shown
 from ablate.report.figure_set import FigureSet
 
 LEVELS = ("serial", "parallel", "concat", "no-skip")
@@ -230,6 +230,39 @@ def test_a_cache_that_cannot_be_written_costs_only_time(
     assert bundle.script.__wrapped__() == "made"
 
 
+def test_a_number_has_the_same_digits_wherever_it_stands(tmp_path: Path) -> None:
+    """A deviation over seeds of 0.02 leaves three decimals: 2.100 of seed 0, never 2.1."""
+    shift = {"serial": 0.0, "parallel": -0.3}
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        loss = 2.1 + shift[levels["topology"]] + 0.02 * (seed - 1) + 0.00004 * seed
+        return Outcome(loss, points={1: 3.0, 2: 2.5, 3: loss + 0.1})
+
+    factors = {"topology": {name: {"topology": name} for name in shift}}
+    data = report.gather(study(tmp_path, factors, outcome, seeds=3), "topology")
+    assert data.places == 3
+    found = explore.exploration(data)
+    assert found["metric"]["places"] == 3
+    exact = sorted(
+        2.1 + add + 0.02 * (seed - 1) + 0.00004 * seed
+        for add in shift.values()
+        for seed in range(3)
+    )
+    assert sorted(found["runs"]["metric"]) == pytest.approx(exact, abs=1e-12)
+    cells, every = tables.cells(data), appendix.runs(data)
+    mean = [shown(row[cells.columns.index("held-out loss")]) for row in cells.rows]
+    assert mean == ["2.100", "1.800"]
+    singles = [shown(row[5]) for row in every.rows]
+    assert sorted(singles) == ["1.780", "1.800", "1.820", "2.080", "2.100", "2.120"]
+    assert "parallel (1.800 nats per token)" in report.answer(data)
+    page = report.write(data, tmp_path / "out").read_text(encoding="utf-8")
+    labels = {text.split(". ")[0]: text for text in re.findall(r'aria-label="([^"]*)"', page)}
+    seeds = labels["Held-out loss of every seed"]
+    assert "serial: mean 2.100, 2.080 to 2.120 over 3 seeds" in seeds
+    curves = labels["Held-out loss over training tokens"]
+    assert "parallel: 3.000 first, 1.800 at the end" in curves, "as measured, not as drawn"
+
+
 def test_figures_of_too_many_marks_become_images(tmp_path: Path) -> None:
     sizes = {"small": 10, "large": 3000, "middle": 100}
     for name, marks in sizes.items():
@@ -249,6 +282,24 @@ def test_figures_of_too_many_marks_become_images(tmp_path: Path) -> None:
 
 
 # -- the page --------------------------------------------------------------------------------------
+
+
+@browser_only
+def test_the_table_of_runs_has_the_digits_of_the_page(
+    chromium: Browser, studied: SimpleNamespace
+) -> None:
+    runs, places = studied.found["runs"], studied.found["metric"]["places"]
+    exact = dict(zip(runs["run"], runs["metric"], strict=True))
+    with chromium.page(studied.page) as page:
+        ready(page)
+        rows = page.value(
+            "[...document.querySelectorAll('#explore-table tr')].map("
+            "(row) => [...row.children].map((cell) => cell.textContent))"
+        )
+    at = next(at for at, name in enumerate(rows[0]) if name.startswith("held-out loss"))
+    told = {int(row[0]): row[at] for row in rows[1:] if exact[int(row[0])] is not None}
+    assert len(told) > 5
+    assert told == {run: f"{exact[run]:.{places}f}" for run in told}
 
 
 @browser_only
@@ -579,7 +630,7 @@ def test_a_finger_scrolls_the_page_until_the_chart_is_zoomed_then_moves_it(tab: 
         return signal(tab, "grid0_x"), signal(tab, "grid0_y")
 
     def press(name: str) -> None:
-        tab.value(f"document.querySelector('#explore-{name}').click()")
+        tab.click(f"#explore-{name}")
         ready(tab)
 
     assert swipe(50, 0) == (None, None)
@@ -587,7 +638,7 @@ def test_a_finger_scrolls_the_page_until_the_chart_is_zoomed_then_moves_it(tab: 
     before = tab.value(scroll)
     assert swipe(0, -100) == (None, None)
     assert tab.value(scroll) < before
-    press("in")  # a click may miss: the page glides on
+    press("in")
     across, along = signal(tab, "grid0_x"), signal(tab, "grid0_y")
     moved = swipe(50, 0)
     assert moved[0][0] < across[0] and np.ptp(moved[0]) == pytest.approx(np.ptp(across))

@@ -76,6 +76,7 @@ def test_many_strata_are_rows_and_two_factors_of_one_arm_are_a_grid(tmp_path: Pa
     assert found.columns == ("width=8", "width=16", "width=32")
     assert [name for name, _ in found.rows] == ["n_layer=2", "n_layer=10"]
     assert all(cell for _, row in found.rows for cell in row)
+    assert not found.corrected, "each family is one contrast"
 
 
 @pytest.mark.usefixtures("svg_only")
@@ -89,7 +90,7 @@ def test_the_first_screen_says_the_answer_and_its_limits(tmp_path: Path) -> None
     data = report.gather(db, "topology")
     first, second = overview.headline(data)
     assert "parallel in 2 of 2 strata" in first
-    assert re.search(r"from −0\.[45]\d* nats per token for parallel at n_layer=\d", second)
+    assert re.search(r"^2 of 4 cells .* 0\.[45]\d* nats per token \(parallel at n_layer=\d", second)
     said = {badge.text: badge.section for badge in overview.badges(data)}
     assert said["2 runs diverged or failed"] == "troubles"
     assert said["learning rate not tuned"] == "basis"
@@ -165,3 +166,35 @@ def test_without_two_pairs_the_first_screen_claims_no_test(tmp_path: Path) -> No
     assert "No difference can be tested" in several and "significant" not in several
     same = said("d", two, exact, 3)
     assert "−0.1250 nats per token with every seed" in same and "significant" not in same
+
+
+def test_empty_places_of_the_matrix_are_explained(tmp_path: Path) -> None:
+    one = {"topology": "parallel", "n_layer": "2"}
+    for name, out, empty in (("a", [one], 1), ("b", [], 0)):
+        db = study(
+            tmp_path / name, depths(1, 2), shifted, within=["n_layer"], seeds=3, left_out=out
+        )
+        data = report.gather(db, "topology")
+        found = overview.matrix(data)
+        assert found and found.has_blank is bool(empty)
+        assert sum(cell is None for _, row in found.rows for cell in row) == empty
+        written = report.write(data, tmp_path / name / "out")
+        for page in (written, written.with_suffix(".md")):
+            assert ("the study has no such cell" in page.read_text("utf-8")) is bool(empty)
+
+
+def test_a_matrix_of_many_arms_has_the_best_first(tmp_path: Path) -> None:
+    arms = {f"v{at}": {"weight_decay": 0.01 * at} for at in range(14)}
+    shift = {f"v{at}": 0.3 * ((at * 5) % 14 - 3) for at in range(14)}  # v2 = v0 + 0.3 × 10, …
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        rng = np.random.default_rng([seed, len(levels["variant"])])
+        return Outcome(4.0 + shift[levels["variant"]] + float(rng.normal(0, 0.01)))
+
+    factors = {"variant": arms, "n_layer": depths(1, 2)["n_layer"]}
+    db = study(tmp_path, factors, outcome, within=["n_layer"], seeds=3)
+    found = overview.matrix(report.gather(db, "topology"))
+    assert found and found.best_first
+    names = [name for name, _ in found.rows]
+    assert names[0] == "v0 (baseline)"
+    assert names[1:] == sorted((name for name in arms if name != "v0"), key=shift.__getitem__)

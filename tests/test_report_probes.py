@@ -51,7 +51,7 @@ def test_the_probe_grid_has_the_databases_means(tmp_path: Path) -> None:
     assert rows["0.4"] == pytest.approx([2.26, 2.01, 2.41])
     _, found = queries.run(db, table.sql)
     assert [row[-1] for row in found] == pytest.approx(rows["0.15"] + rows["0.4"])
-    assert linear.columns == ("arm", "seeds", "era_accuracy", "label_accuracy")
+    assert linear.columns == ("arm", "seeds", "era accuracy", "label accuracy")
     assert [[exported(cell) for cell in row[2:]] for row in linear.rows] == [
         pytest.approx([0.51, 0.81])
     ] * 2

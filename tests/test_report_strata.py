@@ -13,7 +13,8 @@ from scipy import stats
 from ablate import report
 from ablate.analysis.records import Change, GridTerm
 from ablate.report import answers
-from ablate.report.labels import decimals, ends, p_value, signed
+from ablate.report.labels import p_value
+from ablate.units import decimals, ends, signed
 
 WIRINGS = {name: {"topology": name} for name in ("serial", "parallel")}
 DEPTHS = {str(n): {"n_layer": n} for n in range(1, 7)}

@@ -43,6 +43,15 @@ FRAMES: dict[str, dict[str, list[str]]] = {
         "r": ["correlation"],
         "detectable": ["detectable"],
     },
+    "successive": {
+        **EFFECT,
+        "stratum": ["stratum"],
+        "level": ["level"],
+        "before": ["baseline_level"],
+        "pairs": ["n"],
+        "difference": ["mean"],
+        "detectable": ["detectable"],
+    },
     "changes": {
         **EFFECT,
         "factor": ["factor"],
@@ -154,7 +163,15 @@ def grid(folder: Path) -> Database:
             loss += 0.1 * math.log10(float(levels["lr"]) / 1e-3) ** 2
         return Outcome(loss, seconds=10.0 + seed)
 
-    return study(folder, factors, outcome, seeds=5, within=["n_layer"], rates=(3e-4, 1e-3, 3e-3))
+    return study(
+        folder,
+        factors,
+        outcome,
+        seeds=5,
+        within=["n_layer"],
+        rates=(3e-4, 1e-3, 3e-3),
+        toml='name = "topology"\n[report]\nsuccessive = ["topology"]\n',
+    )
 
 
 def small(folder: Path) -> Database:
@@ -362,7 +379,7 @@ def test_every_column_of_a_csv_file_has_what_the_table_shows(reported: Written) 
 
 
 NAMES = {
-    "a grid with strata": "effects changes interactions cells levels setting troubles",
+    "a grid with strata": "effects successive changes interactions cells levels setting troubles",
     "small differences": "effects interactions cells factors main-effects runs cost",
     "masked": "probe-grid",
     "tuned": "rates effects-by-rate",

@@ -342,6 +342,14 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ),
     _below("[report]\ndelta = -1", 17, ["report.delta = -1", "above 0"]),
     _below("[report]\ndelt = 1", 17, ["'delt'", "'delta'"]),
+    _below("[report]\nsuccessive = ['topolgy']", 17, ["'topolgy'", "'topology'"]),
+    _below("[report]\nsuccessive = ['topology']", 17, ["'topology'", "fewer than three"]),
+    (
+        "seeds = 2\n",
+        "seeds = 2\nwithin = ['n_layer']\n[report]\nsuccessive = ['n_layer']\n",
+        6,
+        ["'n_layer'", "within"],
+    ),
     _below("[optimizer]\nlr = 3", 16, ["'optimizer'"]),
     ("[factors]", "[factors", 0, ["line 10"]),
 ]

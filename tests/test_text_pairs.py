@@ -87,7 +87,7 @@ def test_new_tokens_are_rows_of_a_larger_embedding() -> None:
     weights["embedding.weight"] = torch.cat([weights.pop("embedding.inner.weight"), added], 1)
     weights["unembedding.weight"] = torch.zeros(1, 23, 16)
     larger.load_state_dict(weights)
-    inputs, lengths, _ = written(of, [[1, 2], [4, 5, 6]], [[3], [7, 8]])
+    inputs, lengths = written(of, [[1, 2], [4, 5, 6]], [[3], [7, 8]])
     last = larger.features(inputs.long()[None])[0, torch.arange(2), torch.tensor(lengths) - 1]
     found = made.pooled(inputs.long(), torch.tensor(lengths))
     torch.testing.assert_close(found, last)
@@ -105,17 +105,17 @@ def test_both_orders_are_read_and_their_features_added() -> None:
         model.initialise([0])
         made.append(Classifier(model, order).eval())
     firsts, seconds = [[1, 2], [4, 5, 6]], [[3], [7, 8]]
-    inputs, lengths, swapped = written(both, firsts, seconds)
     fitted = np.array([True, False])
-    asked = Passages(inputs, np.array([0, 1]), fitted, lengths, swapped=swapped)
+    inputs, lengths = written(both, firsts, seconds)
+    asked = Passages(inputs, np.array([0, 1]), fitted, lengths)
     found = made[0].pooled(*asked.padded(np.array([0, 1])))
     parts = [
         made[1].pooled(tokens.long(), torch.tensor(n))
-        for tokens, n, _ in (written(one, firsts, seconds), written(one, seconds, firsts))
+        for tokens, n in (written(one, firsts, seconds), written(one, seconds, firsts))
     ]
     torch.testing.assert_close(found, parts[0] + parts[1])
-    mirrored = written(both, seconds, firsts)
-    asked = Passages(mirrored[0], np.array([0, 1]), fitted, lengths, swapped=mirrored[2])
+    inputs, lengths = written(both, seconds, firsts)
+    asked = Passages(inputs, np.array([0, 1]), fitted, lengths)
     torch.testing.assert_close(made[0].pooled(*asked.padded(np.array([0, 1]))), found)
 
 

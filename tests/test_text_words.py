@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from finetune_study import BASE, folder_of, planned, table, train
+from finetune_study import BASE, check_place, folder_of, planned, table, train
 
 from ablate.config import RunConfig
 from ablate.data.tasks import scores
@@ -73,6 +74,9 @@ def test_words_to_train_on_and_held_out_words_are_in_different_text_and_differ()
             assert number == tags[at] and side == (FITTED if fitted else HELD_OUT), word
             seen[bool(fitted)].add(word)
     assert len(seen[True]) > 300 and len(seen[False]) > 30 and not seen[True] & seen[False]
+    rare = replace(words, words={"the": (0, FITTED), "xyz": (1, HELD_OUT)})
+    with pytest.raises(AblateError, match="in one of the 100 passages of the held-out part"):
+        tagged(RunConfig(**given, task="t.csv"), tokens, rare)
 
 
 def test_syllables_are_the_vowels_of_the_pronunciation() -> None:
@@ -141,7 +145,11 @@ def test_classes_of_unseen_words_are_learnt(tmp_path: Path) -> None:
     folder, db = folder_of_words(tmp_path), tmp_path / "ablate.db"
     lr = "finetune_lr = 1e-2"
     made = planned(folder, 'method = ["scratch", "full"]', steps=200, metric="task_f1", finetune=lr)
-    assert made.about[-1] == "Task task.csv: 131 words to train on, 31 held out"
+    assert made.about[-2:] == (
+        "Task task.csv: 131 words to train on, 31 held out",
+        "Of the words of task task.csv, 131 of 131 to train on are in the training part of corpus"
+        " 'corpus', and 31 of 31 held out are in its held-out part",
+    )
     outcome, said = train(made, db)
     assert outcome.exit_code == 0, said
     with sqlite3.connect(db) as connection:
@@ -175,9 +183,45 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, given: dict[str, Any], sai
         planned(folder, 'method = ["full", "head"]', base=BASE, **given)
 
 
-def test_a_text_without_words_of_the_task_fails_with_a_reason(tmp_path: Path) -> None:
+def test_words_that_are_not_in_the_text_are_counted_or_refused(tmp_path: Path) -> None:
+    """Three of the words to train on, two held-out ones; letter case does not matter."""
     folder = folder_of_words(tmp_path)
-    table(folder / "task.csv", [(f"{w}xyz", label) for w, label in LETTERS], ("word", "label"))
-    outcome, said = train(planned(folder, 'method = ["scratch", "full"]'), tmp_path / "ablate.db")
-    assert outcome.counts["failed"] == 2
-    assert "none of its words to train on stands in the training part of corpus" in said
+    words = tasks.word_list(folder / "task.csv").words
+    sides = {side: [word for word, (_, its) in words.items() if its == side]
+             for side in (FITTED, HELD_OUT)}  # fmt: skip
+
+    def listed(fitted: int, tested: int) -> None:
+        kept = {*sides[FITTED][:fitted], *sides[HELD_OUT][:tested]}
+        rows = [
+            (word.upper() if word in kept else f"{word}xyz", label, "train" if side else "test")
+            for word, label in LETTERS
+            for side in [words[word][1] == FITTED]
+        ]
+        table(folder / "task.csv", rows, ("word", "label", "split"))
+
+    listed(3, 2)
+    about = planned(folder, 'method = ["scratch", "full"]').about
+    warnings = [line for line in about if line.startswith("Warning: task task.csv: ")]
+    assert any("3 of 131 to train on" in line and "2 of 31 held out" in line for line in about)
+    assert any("3 words of corpus 'corpus' to train on are few" in line for line in warnings)
+    assert any("2 held-out words are few" in line for line in warnings)
+    for fitted, tested, said in (
+        (0, 2, "none of its 131 words to train on stands in the training part of corpus 'corpus'"),
+        (3, 0, "none of its 31 words that are held out stands in the held-out part"),
+    ):
+        listed(fitted, tested)
+        with pytest.raises(AblateError, match=f"task = 'task.csv': {said}") as error:
+            planned(folder, 'method = ["scratch", "full"]')
+        check_place(error.value, folder / "tuned.toml")
+    other = [(word, "vowel" if word in sides[FITTED][:9] else "other") for word, _ in LETTERS]
+    absent = [(f"{word}xyz", "none") for word, _ in LETTERS[:9]]
+    table(folder / "task.csv", [*other, *absent], ("word", "label"))
+    about = planned(folder, 'method = ["scratch", "full"]').about
+    assert any("no word to train on is in corpus 'corpus' of 'none'" in line for line in about)
+
+
+def test_words_of_the_shipped_list_need_an_english_corpus(tmp_path: Path) -> None:
+    folder = folder_of_words(tmp_path)
+    (folder / "corpus.txt").write_text("\n\n\n".join("été où ça déjà " * 20 for _ in range(20)))
+    with pytest.raises(AblateError, match=r"'syllables': none of its 93,\d+ words to train on"):
+        planned(folder, 'method = ["scratch", "full"]', task="syllables")

@@ -130,6 +130,7 @@ def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
     tested = [one for one in of_contrasts if isinstance(one, Contrast)]
     yield from strata.best(data, failed)
     yield from of_contrasts
+    yield from contrasts.successive(data)
     yield from contrasts.interactions(data)
     yield from contrasts.changes(data)
     yield from cells.untrained(data)

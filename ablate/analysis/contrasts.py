@@ -240,6 +240,17 @@ def _mismatch(sizes: pd.DataFrame, which: Mapping[str, Any]) -> Iterator[records
         yield records.Mismatch(**which, **relative)
 
 
+def successive(data: StudyData) -> Iterator[records.Successive]:
+    """Yield how each level differs from the one before it, for the factors of [report]."""
+    for row in data.successive.to_dict("records"):
+        yield records.Successive(
+            **{name: row[name] for name in ("stratum", "factor", "level", "lost")},
+            before=row["baseline_level"],
+            verdict=_verdict(data, row),
+            **_tested(row),
+        )
+
+
 def changes(data: StudyData) -> Iterator[records.Change]:
     """Yield how effects change from the first stratum to each other one."""
     for row in data.changes.to_dict("records"):

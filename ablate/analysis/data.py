@@ -11,6 +11,7 @@ import pandas as pd
 from ablate import results
 from ablate.analysis import paired
 from ablate.components import CATALOGUE
+from ablate.components.catalogue import OF_MODELS
 from ablate.metrics import final
 from ablate.plan.check import COMPARABLE
 from ablate.store import status
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 
 POINTS = 200  # of a curve in a figure
-
-_MODEL = ("block", "attention", "position", "embedding")  # groups of fields that may add parameters
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,30 @@ class StudyData:
         """The effect of each contrast, see `ablate.analysis.paired.effects_of`."""
         return paired.effects_of(
             self.study.name, self.db, self.pairs, self.pilots, self.choices, self.untrained
+        )
+
+    @cached_property
+    def successive_pairs(self) -> pd.DataFrame:
+        """Each run of a factor of `[report] successive` with that of its seed one level before."""
+        named = (self.settings.get("report") or {}).get("successive", ())
+        parts = [
+            part
+            for factor in self.factors
+            if factor in named
+            for part in paired.successive(
+                self.pairs[self.pairs["factor"] == factor], self.orders[factor]
+            )
+        ]
+        return pd.concat(parts) if parts else self.pairs.head(0)
+
+    @cached_property
+    def successive(self) -> pd.DataFrame:
+        """The effects of `successive_pairs`, as in `effects`."""
+        # a pilot aims at differences from the baseline
+        pilots = {stratum: paired.Pilot(one.seeds) for stratum, one in self.pilots.items()}
+        return paired.effects_of(
+            *(self.study.name, self.db, self.successive_pairs, pilots),
+            *(self.choices, self.untrained),
         )
 
     @cached_property
@@ -149,7 +172,7 @@ class StudyData:
         for levels in tables[1].values():
             for level in levels.values() if isinstance(levels, dict) else ():
                 names |= set(level) if isinstance(level, dict) else set()
-        changed = any(CATALOGUE[name].group in _MODEL for name in names & set(CATALOGUE))
+        changed = any(CATALOGUE[name].group in OF_MODELS for name in names & set(CATALOGUE))
         found = set()
         for cell, runs in self.good.groupby("cell"):
             if changed and len(runs) < 2:

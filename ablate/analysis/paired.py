@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -113,14 +113,7 @@ def effects_of(
     """
     settings = results.study(study, db).settings
     covered, both = correction(settings), crossed(settings)
-    sized = ~pairs[["cell", "baseline"]].isin(untrained).any(axis=1)
-    rows = [
-        *of_pairs(pairs[sized], pilots, choices, correction=covered, crossed=both),
-        *map(_without_size, of_pairs(pairs[~sized], pilots, choices, crossed=both)),
-    ]
-    families = {name: i for i, name in enumerate(pairs["family"].unique())}
-    cells = {name: i for i, name in enumerate(pairs["cell"].unique())}
-    rows.sort(key=lambda row: (families[row.family], cells[row.cell]))
+    rows = of_pairs(pairs, pilots, choices, correction=covered, crossed=both, untrained=untrained)
     numbers = [field.name for field in fields(EffectRow) if field.name not in NAMED]
     frame = pd.DataFrame([asdict(row) for row in rows], columns=[*NAMED, *numbers])
     levels, arms = results.levels(study, db), results.arms(study, db).set_index("cell")["arm"]
@@ -319,6 +312,7 @@ def of_pairs(
     *,
     correction: str = "family",
     crossed: bool = False,
+    untrained: frozenset[str] = frozenset(),
 ) -> list[EffectRow]:
     """Compute the effect of every contrast, corrected within each family or over the study.
 
@@ -330,7 +324,27 @@ def of_pairs(
         correction: "family", or "study" for all contrasts together.
         crossed: Whether the seeds are pairs of a seed of the initialisation and one of the data
             order, which are then both random.
+        untrained: Cells that did not learn beyond token frequencies: their contrasts have no
+            numbers, and do not count in the correction of others.
     """
+    sized = ~pairs[["cell", "baseline"]].isin(untrained).any(axis=1)
+    rows = [
+        *_tested(pairs[sized], pilots, choices, correction, crossed),
+        *map(_without_size, _tested(pairs[~sized], pilots, choices, "family", crossed)),
+    ]
+    families = {name: i for i, name in enumerate(pairs["family"].unique())}
+    cells = {name: i for i, name in enumerate(pairs["cell"].unique())}
+    return sorted(rows, key=lambda row: (families[row.family], cells[row.cell]))
+
+
+def _tested(
+    pairs: pd.DataFrame,
+    pilots: Mapping[str, Pilot],
+    choices: Mapping[str, Chosen],
+    correction: str,
+    crossed: bool,
+) -> list[EffectRow]:
+    """Return `of_pairs` of arms that learnt."""
     rows: list[tuple[pd.DataFrame, stats.Effect, str]] = []
     for _, family in pairs.groupby("family", sort=False):
         contrasts = [
@@ -352,6 +366,32 @@ def of_pairs(
             for (part, _, digest), effect in zip(rows, together, strict=True)
         ]
     return [_row(*row) for row in rows]
+
+
+def successive(pairs: pd.DataFrame, levels: Sequence[str]) -> Iterator[pd.DataFrame]:
+    """Yield the pairs of each level of a factor with the level before it, stratum after stratum.
+
+    Args:
+        pairs: Those of the factor's contrasts, as in `of_pairs`.
+        levels: Of the factor, the baseline's first.
+    """
+    for _, stratum in pairs.groupby("stratum", sort=False):
+        parts = {name: part.set_index("seed") for name, part in stratum.groupby("level")}
+        before: pd.DataFrame | None = None
+        for level in levels[1:]:
+            if level not in parts:
+                continue
+            part = parts[level]
+            if before is not None:
+                part = part.loc[part.index.isin(before.index)]
+                part = part.assign(
+                    baseline=before["cell"],
+                    baseline_value=before["value"],
+                    baseline_status=before["status"],
+                    difference=part["value"] - before["value"],
+                )
+            yield part.reset_index()
+            before = parts[level]
 
 
 def changes(

@@ -314,6 +314,28 @@ class Change(Tested):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Successive(Tested):
+    """The difference of a level from the one before it, for a factor of `[report] successive`.
+
+    A family is the levels of the factor in one stratum.
+
+    Attributes:
+        factor: The factor.
+        level: Its level.
+        before: The level before it; where that has no cell in the stratum, the last one that has.
+        lost: As in `Contrast`.
+        verdict: As in `Contrast`.
+    """
+
+    kind: ClassVar[str] = "successive"
+    factor: str
+    level: str
+    before: str
+    lost: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
 class Interaction(Tested):
     """The effect of factors varied together minus the sum of their separate effects.
 

@@ -104,6 +104,9 @@ def _json(database: Database, study: str | None) -> str:
 def analyse(study: Stored, db: Db = None) -> None:
     """Recompute a study's effects and findings from its stored results, and store them."""
     from ablate import analysis
+    from ablate.report.labels import p_digits
+    from ablate.report.sentences import places
+    from ablate.units import ends, signed
 
     with to_write(db) as database:
         rows = analysis.analyse(database, study)
@@ -115,9 +118,9 @@ def analyse(study: Stored, db: Db = None) -> None:
             row.level,
             str(row.n),
             str(row.lost),
-            f"{row.mean:+.4g}",
-            f"{row.lo:+.4g} to {row.hi:+.4g}",
-            f"{row.p_holm:.2g}",
+            signed(row.mean, places(row)),
+            ends(row.lo, row.hi, places(row)),
+            p_digits(row.p_holm),
         )
         for row in rows
     ]

@@ -147,7 +147,11 @@ def thin(
     keep: Annotated[
         int,
         typer.Option(
-            "--keep", metavar="N", min=2, help="Points to keep of each training series of a run."
+            "--keep",
+            metavar="N",
+            min=2,
+            max=10**9,  # times the points of a run it is a whole number of SQLite
+            help="Points to keep of each training series of a run.",
         ),
     ] = 50,
     db: Db = None,

@@ -110,8 +110,10 @@ def _numbers(one: Importance) -> dict[str, float | None]:
 
 
 def _lines(found: Pruned) -> Iterator[RenderableType]:
+    from ablate.components.places import has_several
+
     places = {(one.part.stack, one.part.attention) for one in found.parts}
-    several = len(places) > 1 or ("decoder", "cross") in places
+    several = has_several(places)
     of_heads = found.what == "heads"
     named = ["stack"] * several + ["attention"] * (several and of_heads)
     headings = [*named, "block"] + ["head"] * of_heads

@@ -24,6 +24,8 @@ C = TypeVar("C", bound=Callable[..., Any])
 OFF = ("none", "untied")  # levels that switch something off: what `false` means
 OUTSIDE = "ablate_outside_"  # begins the names of modules of files that `use` names
 VALUES = ("byte", "bpe", "tokens")  # of `tokenizer`, which are no levels
+# groups of the factors that decide the modules of a model, and their parameters
+OF_MODELS = ("block", "attention", "position", "embedding")
 
 
 @dataclass(frozen=True)
@@ -389,6 +391,13 @@ _ROWS = (
     # -- start -------------------------------------------------------------------------------------
     Factor(
         "start", "start", "Weights that a run starts from; for studies with [start].", choice=True
+    ),
+    Factor(
+        "corruption_tokens",
+        "start",
+        "Tokens that corrupted text has besides those of the text.",
+        choice=True,
+        needs={"objective": ("span", "denoise")},
     ),
     # -- training ----------------------------------------------------------------------------------
     Factor("steps", "training", "Optimiser steps; follows from tokens, tokens_per_param or flops."),

@@ -22,9 +22,9 @@ OF_TASK = (
         "task",
         str,
         "",
-        "A CSV, TSV or JSON lines file with the columns text and label, and text_pair for pairs, or"
-        " word and label; or a task of a shipped corpus: novel, same-novel, syllables (austen),"
-        " era, same-speech (sotu).",
+        "A CSV, TSV or JSON lines file with the columns text and label, and text_pair for pairs or"
+        " choice_0, choice_1, … for choices, or word and label; or a task of a shipped corpus:"
+        " novel, same-novel, syllables (austen), era, same-speech (sotu).",
     ),
     Field("task_hash", str, "", "SHA-256 of the task's file; filled in."),
     Field("n_class", int, 0, "Classes of the task; filled in."),
@@ -32,7 +32,12 @@ OF_TASK = (
     Field("n_texts", int, 1, "Texts of each example: 2 for a task of pairs; filled in."),
     Field("n_fitted", int, 0, "Examples to train on, at most; filled in."),
     Field("n_tested", int, 0, "Examples that are held out, at most; filled in."),
-    Field("unit", str, "text", "What has a label: text, or word of running text; filled in."),
+    Field(
+        "unit",
+        str,
+        "text",
+        "What has a label: text, word of running text, or choice of several; filled in.",
+    ),
     Field("labels", int, 0, "Number of labelled texts to train on; 0 for all.", GPT),
 )
 OF_TRAINING = (
@@ -106,7 +111,7 @@ class Method(Component):
     def batch(self, config: Config) -> int:
         """Return the sequences of an optimiser step of a run with this level."""
         trained = self.finetunes and self.by_steps
-        n: int = config.finetune_batch if trained else config.batch_size
+        n: int = config.finetune_batch * choices(config) if trained else config.batch_size
         return n
 
     def added(self, config: Config) -> int:
@@ -117,6 +122,11 @@ class Method(Component):
         """Add its modules to a pre-trained model, in place, by the function that `module` names."""
         if self.module and self.by_steps:
             self.load()(model, config)
+
+
+def choices(config: Config) -> int:
+    """Return the choices of each example of a run's task, each of which is a sequence; else 1."""
+    return config.n_class if getattr(config, "unit", "") == "choice" else 1
 
 
 _COUNTS = {  # the smallest and the largest value
@@ -219,6 +229,11 @@ class Learner(Method):
     def check(self, config: Config) -> None:
         """See `Component.check`."""
         super().check(config)
+        if config.unit == "choice":
+            raise AblateError(
+                f"method = {self.name!r} learns classes of texts, and task = {config.task!r} has"
+                " choices; use a method that trains by steps, such as 'full' or 'head'"
+            )
         if getattr(config, "learner_c", 1.0) <= 0:
             raise AblateError(f"learner_c = {config.learner_c}: a number above 0 is wanted")
 

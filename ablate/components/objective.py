@@ -44,6 +44,10 @@ class Objective(Component):
         """Whether a row of a batch is a document or an image, and not a window of running text."""
         return self.pairs or self.images
 
+    def n_added(self, config: Config) -> int:
+        """Return how many tokens a run's vocabulary has in addition to its tokenizer's."""
+        return self.special_tokens
+
     def span(self, config: Config) -> int:
         """Return the integers in a row of a batch, from which inputs and targets are made."""
         return int(config.n_ctx) + 1
@@ -111,6 +115,23 @@ class Corrupts(Objective):
         if not config.mean_span >= 1:
             raise AblateError(f"mean_span = {config.mean_span:g}: at least 1")
 
+    def check_given(self, config: Config) -> None:
+        """Check that the tokens of a folder suffice to corrupt text, which reading it needs not.
+
+        Raises:
+            AblateError: They do not.
+        """
+        tokens = config.part("corruption_tokens")
+        if not tokens.added and not tokens.hidden(config):
+            raise AblateError(
+                "the folder's tokenizer has no token for hidden text, which an encoder-decoder"
+                " writes: neither <extra_id_0>, as T5's, nor a mask_token, as BART's"
+            )
+
+    def n_added(self, config: Config) -> int:
+        """See `Objective.n_added`: none where a folder names tokens of its own vocabulary."""
+        return self.special_tokens if config.part("corruption_tokens").added else 0
+
 
 @level("objective", "span", source=T5)
 class Span(Corrupts):
@@ -121,6 +142,12 @@ class Span(Corrupts):
 
     def check(self, config: Config) -> None:
         super().check(config)
+        if config.part("corruption_tokens").added:  # those of a folder: see `check_given`
+            self.check_spans(config, config.mask_ratio, config.mean_span, "mask_ratio", "mean_span")
+
+    def check_given(self, config: Config) -> None:
+        """See `Corrupts.check_given`."""
+        super().check_given(config)
         self.check_spans(config, config.mask_ratio, config.mean_span, "mask_ratio", "mean_span")
 
     def check_spans(
@@ -138,15 +165,17 @@ class Span(Corrupts):
         Raises:
             AblateError: They do not.
         """
-        hidden = round(ratio * config.n_ctx)
+        tokens = config.part("corruption_tokens")
+        length, most = tokens.n_text(config), tokens.most_spans(config)
+        hidden = round(ratio * length)
         spans = max(1, round(hidden / mean))
-        if spans >= self.special_tokens - 1:
+        if spans > most:
             raise AblateError(
-                f"objective = 'span' has {self.special_tokens - 2} sentinels, and {of_ratio} ="
+                f"objective = 'span' has {most} sentinels, and {of_ratio} ="
                 f" {ratio:g} of n_ctx = {config.n_ctx} with {of_mean} = {mean:g} makes {spans}"
                 f" spans; raise {of_mean}, or lower {of_ratio}"
             )
-        if hidden + spans + 1 > config.n_ctx:
+        if hidden + spans + 1 > length:
             raise AblateError(
                 f"objective = 'span': {hidden} hidden tokens and {spans} sentinels are more than a"
                 f" row of n_ctx = {config.n_ctx}; lower {of_ratio} or raise {of_mean}"
@@ -387,6 +416,85 @@ class Alone(Corruption):
     """Nothing is read: the decoder is a language model."""
 
     reads = False
+
+
+class CorruptionTokens(Component):
+    """Base of the levels of `corruption_tokens`.
+
+    Attributes:
+        added: Whether they are added to those of the tokenizer.
+    """
+
+    factors = ("corruption_tokens",)
+    added: ClassVar[bool] = True
+
+    def start(self, config: Config) -> int:
+        """Return the token that begins a target."""
+        raise NotImplementedError
+
+    def hidden(self, config: Config) -> tuple[int, ...]:
+        """Return the tokens that stand for the first, the second, … hidden span."""
+        raise NotImplementedError
+
+    def around(self, config: Config) -> tuple[int | None, int | None]:
+        """Return the tokens before and behind a text; None for none."""
+        return None, None
+
+    def n_text(self, config: Config) -> int:
+        """Return the tokens of a text in a row of n_ctx tokens."""
+        return int(config.n_ctx) - sum(token is not None for token in self.around(config))
+
+    def most_spans(self, config: Config) -> int:
+        """Return how many spans can be hidden: without an end, a last sentinel ends a target."""
+        return len(self.hidden(config)) - (self.around(config)[1] is None)
+
+
+@level("corruption_tokens", "last")
+class LastTokens(CorruptionTokens):
+    """The last tokens of the vocabulary: sentinels or the mask, then what begins a target."""
+
+    def start(self, config: Config) -> int:
+        """See `CorruptionTokens.start`."""
+        return int(config.n_vocab) - 1
+
+    def hidden(self, config: Config) -> tuple[int, ...]:
+        """See `CorruptionTokens.hidden`."""
+        last: int = config.n_vocab - 1
+        return tuple(range(last - 1, last - config.part("objective").special_tokens, -1))
+
+
+@level("corruption_tokens", "folder")
+class TokensOfFolder(CorruptionTokens):
+    """Those that a folder of `transformers` names, and its tokens before and behind a text."""
+
+    added = False
+    fields = (
+        Field("source_token", int, -1, "Token before a text, -1 for none; filled in."),
+        Field("target_token", int, 0, "Token that begins a target; filled in."),
+        Field("end_token", int, -1, "Token behind a text, -1 for none; filled in."),
+        Field(
+            "hidden_tokens",
+            tuple[int, ...],
+            (),
+            "Tokens that stand for the first, the second, … hidden span; filled in.",
+        ),
+    )
+
+    def start(self, config: Config) -> int:
+        """See `CorruptionTokens.start`."""
+        return int(config.target_token)
+
+    def hidden(self, config: Config) -> tuple[int, ...]:
+        """See `CorruptionTokens.hidden`."""
+        tokens: tuple[int, ...] = config.hidden_tokens
+        return tokens
+
+    def around(self, config: Config) -> tuple[int | None, int | None]:
+        """See `CorruptionTokens.around`."""
+        before, behind = (
+            None if token < 0 else int(token) for token in (config.source_token, config.end_token)
+        )
+        return before, behind
 
 
 class MaskKind(Component):

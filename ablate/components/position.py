@@ -46,6 +46,10 @@ class Position(Component):
     def longest_context(self, config: Config) -> int | None:
         return config.n_ctx if self.plain is not None and not self.any_length else None
 
+    def farthest(self, config: Config) -> int:
+        """Return the distance from which on n_ctx has all biases alike; 0 if it decides none."""
+        return 0
+
     def block_sizes(self, config: Config) -> Counts:
         """Return its sizes in each block, in addition to `sizes`, which counts once per model."""
         return Counts()
@@ -148,6 +152,10 @@ class T5Bias(Position):
 
     module = "ablate.model.position:T5Bias"
     in_body = biases = learned_bias = True
+
+    def farthest(self, config: Config) -> int:
+        """See `Position.farthest`."""
+        return t5_buckets(config)[1]
 
     def sizes(self, config: Config, width: int) -> Counts:
         return Counts(params=t5_buckets(config)[0] * config.n_head)

@@ -26,7 +26,8 @@ class TextFormat(Component):
 
     Attributes:
         single: What is written for one text: names of special tokens, and "a" for the text.
-        pair: What is written for two texts, "a" and "b"; () if it cannot write two.
+        pair: What is written for two texts, "a" and "b", or for a text and one of its choices; ()
+            if it cannot write two.
         spellings: Special token → how tokenizers write it, where they have it.
         both_orders: Whether the model reads a pair in both orders, and features are added.
     """
@@ -49,8 +50,13 @@ class TextFormat(Component):
             return
         if config.n_texts == 2 and not self.pair:
             raise AblateError(
-                f"text_format = {self.name!r} writes one text, and the task has pairs of texts; use"
-                " text_format = 'gpt', 'gpt-both-orders' or 'bert'"
+                f"text_format = {self.name!r} writes one text, and the task has pairs of texts, or"
+                " choices; use text_format = 'gpt', 'gpt-both-orders' or 'bert'"
+            )
+        if config.unit == "choice" and self.both_orders:
+            raise AblateError(
+                f"text_format = {self.name!r}: a text stands before its choices; use text_format ="
+                " 'gpt' or 'bert'"
             )
         if config.n_texts == 1 and not self.single:
             raise AblateError(

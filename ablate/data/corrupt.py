@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,20 +34,41 @@ class Noise(NamedTuple):
     mean: float
 
 
+class Written(NamedTuple):
+    """What an objective makes of texts, without the tokens around them."""
+
+    targets: Tensor  # [K, B, T]
+    n: Tensor  # of each target's tokens, [K, B, 1]
+    weights: Tensor  # 1 where a target's token is scored, [K, B, T] float32
+    source: Tensor  # [K, B, S]
+    starts: Tensor  # as `Example.source_starts`
+
+
 class Corrupted(Drawn):
     """Base of the objectives that corrupt text.
 
-    The last token of the vocabulary begins what the decoder writes.
+    Attributes:
+        start: The token that begins what the decoder writes.
+        hidden: `start`, and the tokens that stand for the first, the second, … hidden span.
+        before: The token before a text; None for none.
+        end: The one behind it; None for none.
+        ends_itself: Whether a target has a last token of its own, in whose place `end` stands.
     """
+
+    ends_itself: ClassVar[bool] = False
 
     def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: torch.device | str):
         first, kinds = configs[0], CATALOGUE["corruption"]
-        self.start = first.n_vocab - 1
+        special = first.part("corruption_tokens")
+        self.start: int = special.start(first)
+        self.hidden = torch.tensor((self.start, *special.hidden(first)), device=device)
+        self.before, self.end = special.around(first)
+        self._cut = first.n_ctx - special.n_text(first)  # tokens that make room for these two
         self._own = Noise(kinds[first.corruption], first.mean_span)
         super().__init__(configs, device)
 
     def train(self, windows: Tensor, step: Tensor | int, row: int = 0) -> Example:
-        texts = windows[..., :-1]
+        texts = self._texts(windows)
         shape = (*texts.shape[1:], _DRAWS)
         uniforms = draws.uniforms(self._seeds, _TRAIN, step, shape, row)
         return self.corrupt(texts, uniforms, self._ratios, self._own)
@@ -77,13 +98,7 @@ class Corrupted(Drawn):
 
         The encoder reads of the other tokens what it reads in training.
         """
-        raise NotImplementedError
-
-    def _held_out(self, windows: Tensor, row: int) -> tuple[Tensor, Tensor]:
-        """Return texts [1, W, T] of windows, and draws that depend on no run."""
-        texts = windows[None, :, :-1].to(self._seeds.device)
-        seed = torch.full_like(self._seeds[:1], _TEST_SEED)
-        return texts, draws.uniforms(seed, _TEST, 0, (*texts.shape[1:], _DRAWS), row)
+        return self._example(self._restored(texts, hidden), 0.0)
 
     def corrupt(self, texts: Tensor, uniforms: Tensor, ratios: Tensor, noise: Noise) -> Example:
         """Return an example of texts [K, B, T].
@@ -94,12 +109,45 @@ class Corrupted(Drawn):
             ratios: Shares of tokens that are corrupted, [K].
             noise: How they are corrupted.
         """
+        return self._example(self._corrupted(texts, uniforms, ratios, noise), 1.0)
+
+    def _restored(self, texts: Tensor, hidden: Tensor) -> Written:
         raise NotImplementedError
 
-    def shifted(self, targets: Tensor) -> Tensor:
-        """Return what the decoder reads where it is to write `targets`."""
+    def _corrupted(self, texts: Tensor, uniforms: Tensor, ratios: Tensor, noise: Noise) -> Written:
+        raise NotImplementedError
+
+    def _texts(self, windows: Tensor) -> Tensor:
+        """Return the texts of windows [..., T + 1], with room for the tokens around them."""
+        return windows[..., : windows.shape[-1] - 1 - self._cut]
+
+    def _held_out(self, windows: Tensor, row: int) -> tuple[Tensor, Tensor]:
+        """Return texts [1, W, T] of windows, and draws that depend on no run."""
+        texts = self._texts(windows[None]).to(self._seeds.device)
+        seed = torch.full_like(self._seeds[:1], _TEST_SEED)
+        return texts, draws.uniforms(seed, _TEST, 0, (*texts.shape[1:], _DRAWS), row)
+
+    def _example(self, written: Written, around: float) -> Example:
+        """Return what a model reads and writes, with the tokens before and behind texts.
+
+        Args:
+            written: The texts.
+            around: The weight of these tokens in the loss.
+        """
+        targets, n, weights, source, starts = written
+        if self._cut:
+            before, end, fill = self.before, self.end, self.start
+            n_read = (starts == 0).sum(-1, keepdim=True)
+            source, n_read = between(source, n_read, before, end, fill)
+            index = torch.arange(source.shape[-1], device=source.device)
+            starts = torch.where(index < n_read, 0, n_read)
+            end = None if self.ends_itself else end
+            targets, _ = between(targets, n, before, end, fill)
+            of_before, of_end = (None if token is None else around for token in (before, end))
+            weights, _ = between(weights, n, of_before, of_end, 0)
         first = torch.full_like(targets[..., :1], self.start)
-        return torch.cat((first, targets[..., :-1]), -1)
+        inputs = torch.cat((first, targets[..., :-1]), -1)
+        return Example(inputs, targets, weights, None, source, starts)
 
 
 class Span(Corrupted):
@@ -110,22 +158,24 @@ class Span(Corrupted):
     arXiv:1910.10683, §3.1.4 and `random_spans_noise_mask`.
     """
 
-    def corrupt(self, texts: Tensor, uniforms: Tensor, ratios: Tensor, noise: Noise) -> Example:
+    ends_itself = True
+
+    def _corrupted(self, texts: Tensor, uniforms: Tensor, ratios: Tensor, noise: Noise) -> Written:
         hidden, _ = noise_spans(uniforms, ratios, noise.mean)
         return self._written(texts, hidden)[0]
 
-    def restore(self, texts: Tensor, hidden: Tensor) -> Example:
-        example, place = self._written(texts, hidden)
+    def _restored(self, texts: Tensor, hidden: Tensor) -> Written:
+        written, place = self._written(texts, hidden)
         of_text = _scatter(hidden.float(), place, texts.shape[-1], 0)
-        return example._replace(weights=of_text)
+        return written._replace(weights=of_text)
 
-    def _written(self, texts: Tensor, hidden: Tensor) -> tuple[Example, Tensor]:
-        """Return the example, and where each hidden token is written; T for others."""
+    def _written(self, texts: Tensor, hidden: Tensor) -> tuple[Written, Tensor]:
+        """Return what is written, and where each hidden token is; T for others."""
         length = texts.shape[-1]
         begins = hidden & ~_before(hidden)
         number = begins.cumsum(-1)  # of the span that began last, from 1
         spans = number[..., -1:]
-        sentinel = self.start - number
+        sentinel = self.hidden[number]
         shown = torch.where(begins, sentinel, texts)
         source, starts = compact(shown, ~hidden | begins, self.start)
         # the j-th hidden token is written behind the sentinels of its own and all earlier spans
@@ -135,10 +185,10 @@ class Span(Corrupted):
         targets = _scatter(sentinel, first, length, targets)
         n = hidden.sum(-1, keepdim=True) + spans
         index = torch.arange(length, device=texts.device)
-        # a last sentinel ends it
-        targets = torch.where(index == n, self.start - spans - 1, targets)
-        weights = (index <= n).float()
-        return Example(self.shifted(targets), targets, weights, None, source, starts), place
+        # the token of an end, or a last sentinel, ends it
+        last = self.hidden[spans + 1] if self.end is None else self.end
+        targets = torch.where(index == n, last, targets)
+        return Written(targets, n + 1, (index <= n).float(), source, starts), place
 
 
 class Denoise(Corrupted):
@@ -151,7 +201,8 @@ class Denoise(Corrupted):
 
     def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: torch.device | str):
         super().__init__(configs, tokens, device)
-        self.mask = self.start - 1
+        # a folder without a mask is refused where it is needed
+        self.mask = int(self.hidden[:2][-1])
         if self._own.kind.permutes:
             if tokens.spelling is None:
                 raise AblateError(
@@ -162,7 +213,7 @@ class Denoise(Corrupted):
             extra = configs[0].n_vocab - len(ends)
             self._ends = torch.tensor(ends + [False] * extra, device=device)
 
-    def corrupt(self, texts: Tensor, uniforms: Tensor, ratios: Tensor, noise: Noise) -> Example:
+    def _corrupted(self, texts: Tensor, uniforms: Tensor, ratios: Tensor, noise: Noise) -> Written:
         kind, mean = noise
         length = texts.shape[-1]
         if kind.continues:
@@ -184,9 +235,9 @@ class Denoise(Corrupted):
             source, starts = compact(source, ~hidden, self.start)
         if kind.infills:
             source, starts = infilled(source, uniforms, ratios, mean, self.mask, self.start)
-        return Example(self.shifted(texts), texts, weights, None, source, starts)
+        return Written(texts, _counted(texts), weights, source, starts)
 
-    def restore(self, texts: Tensor, hidden: Tensor) -> Example:
+    def _restored(self, texts: Tensor, hidden: Tensor) -> Written:
         kind, begins = self._own.kind, hidden & ~_before(hidden)
         if kind.continues:  # all that stands before the first hidden token
             return self._continued(texts, (~hidden).cumprod(-1).sum(-1, keepdim=True), hidden)
@@ -195,15 +246,15 @@ class Denoise(Corrupted):
             source, starts = compact(shown, ~hidden | begins, self.start)
         else:
             source, starts = self._nothing(texts)
-        return Example(self.shifted(texts), texts, hidden.float(), None, source, starts)
+        return Written(texts, _counted(texts), hidden.float(), source, starts)
 
     def _nothing(self, texts: Tensor) -> tuple[Tensor, Tensor]:
         """Return a source without text, one token, and where its documents start."""
         index = torch.arange(texts.shape[-1], device=texts.device)
         return torch.full_like(texts, self.start), (index > 0).long().expand_as(texts)
 
-    def _continued(self, texts: Tensor, split: Tensor, counted: Tensor) -> Example:
-        """Return an example whose decoder writes what follows the first `split` tokens.
+    def _continued(self, texts: Tensor, split: Tensor, counted: Tensor) -> Written:
+        """Return what is written if the decoder writes what follows the first `split` tokens.
 
         Args:
             texts: [K, B, T].
@@ -214,7 +265,8 @@ class Denoise(Corrupted):
         source, starts = compact(texts, ~rest, self.start)
         targets, _ = compact(texts, rest, self.start)
         weights, _ = compact(counted.long(), rest, 0)
-        return Example(self.shifted(targets), targets, weights.float(), None, source, starts)
+        n = rest.sum(-1, keepdim=True)
+        return Written(targets, n, weights.float(), source, starts)
 
 
 def noise_spans(uniforms: Tensor, ratios: Tensor, mean: float) -> tuple[Tensor, Tensor]:
@@ -337,6 +389,37 @@ def compact(tokens: Tensor, kept: Tensor, fill: int) -> tuple[Tensor, Tensor]:
     index = torch.arange(length, device=tokens.device)
     count = kept.sum(-1, keepdim=True)
     return _scatter(tokens, place, length, fill), torch.where(index < count, 0, count)
+
+
+def between(
+    rows: Tensor, n: Tensor, before: float | None, behind: float | None, fill: float
+) -> tuple[Tensor, Tensor]:
+    """Return the first n values of each row between two others, and how many these are.
+
+    Args:
+        rows: [K, B, T].
+        n: [K, B, 1].
+        before: What stands before them; None for nothing.
+        behind: What stands behind them; None for nothing.
+        fill: What fills a row up.
+
+    Returns:
+        [K, B, T + 0 to 2], and [K, B, 1].
+    """
+    first, last = int(before is not None), int(behind is not None)
+    index = torch.arange(rows.shape[-1] + first + last, device=rows.device) - first
+    inside = index.clamp(0, rows.shape[-1] - 1).expand(*rows.shape[:-1], -1)
+    found = rows.gather(-1, inside).masked_fill(index >= n, fill)
+    if before is not None:
+        found = found.masked_fill(index < 0, before)
+    if behind is not None:
+        found = found.masked_fill(index == n, behind)
+    return found, n + first + last
+
+
+def _counted(texts: Tensor) -> Tensor:
+    """Return the number of tokens of each text, [K, B, 1]."""
+    return torch.full_like(texts[..., :1], texts.shape[-1])
 
 
 def _before(flags: Tensor) -> Tensor:

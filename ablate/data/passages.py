@@ -34,15 +34,15 @@ class Passages:
     """Passages of a text with their classes.
 
     Attributes:
-        inputs: Integers [P, T] on the CPU; shorter passages are filled up.
+        inputs: Integers [R · P, T] on the CPU; shorter passages are filled up. A model reads R rows
+            of each example: k · P + p is row k of example p, such as its second order, or its
+            choice k.
         classes: [P] int.
         fitted: Whether a probe is fitted on a passage, else tested; [P] bool.
-        lengths: Tokens of each passage, [P] int; None where all have T.
+        lengths: Tokens of each row, [R · P] int; None where all have T.
         chance: Accuracy of always choosing the class that most fitted passages have; NaN: unknown.
         validation: Whether a passage that is not fitted is for decisions, and not tested; [P] bool,
             None for none.
-        swapped: Inputs with the second text of each pair first, [P, T], where a model reads both
-            orders.
         tags: The class of the word that each token carries, [P, T] int64, -1 for none; None for a
             task of texts, whose classes are `classes`.
     """
@@ -53,7 +53,6 @@ class Passages:
     lengths: np.ndarray | None = None
     chance: float = math.nan
     validation: np.ndarray | None = None
-    swapped: Tensor | None = None
     tags: np.ndarray | None = None
 
     def rows(self, n: int, among: np.ndarray | None = None) -> Iterator[np.ndarray]:
@@ -63,23 +62,25 @@ class Passages:
             n: How many at most.
             among: Their numbers, [N]; None for all.
         """
-        order = np.arange(len(self.inputs)) if among is None else among
+        order = np.arange(len(self.classes)) if among is None else among
         if self.lengths is not None:
-            order = order[np.argsort(self.lengths[order], kind="stable")]
+            longest = self.lengths.reshape(-1, len(self.classes)).max(0)
+            order = order[np.argsort(longest[order], kind="stable")]
         for first in range(0, len(order), n):
             yield order[first : first + n]
 
     def padded(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return some passages, [n, T] int64, as long as the longest of them; and lengths [n].
+        """Return what a model reads of n examples, as long as the longest row; and lengths.
 
-        Passages that are read in both orders are [2·n, T], the second order behind the first.
+        Returns:
+            [R · n, T] int64, the rows of all examples with one number behind each other; [R · n].
         """
-        lengths = np.full(len(rows), self.inputs.shape[1])
+        n = len(self.classes)
+        every = np.concatenate([rows + first for first in range(0, len(self.inputs), n)])
+        lengths = np.full(len(every), self.inputs.shape[1])
         if self.lengths is not None:
-            lengths = self.lengths[rows]
-        orders = [self.inputs] if self.swapped is None else [self.inputs, self.swapped]
-        inputs = torch.cat([order[rows, : lengths.max()] for order in orders])
-        return inputs.long(), torch.from_numpy(np.tile(lengths, len(orders)))
+            lengths = self.lengths[every]
+        return self.inputs[every, : lengths.max()].long(), torch.from_numpy(lengths)
 
     def labels(self, rows: np.ndarray) -> np.ndarray:
         """Return the classes of some passages, [n], or of their words, in their order."""
@@ -87,10 +88,6 @@ class Passages:
             return self.classes[rows]
         tags: np.ndarray = self.tags[rows]
         return tags[tags >= 0]
-
-    def n_labels(self, rows: np.ndarray) -> int:
-        """Return the number of labels of some passages."""
-        return len(self.labels(rows))
 
     def accuracy(self, features: Tensor) -> float:
         """Return the share of test passages that the probe classifies correctly.
@@ -180,49 +177,46 @@ def of_texts(
     if path == Path() or (found := read(path)).hash != hash:
         raise AblateError(f"{named} has changed since the study was planned: run the study again")
     encoder = text.encoder(config, sources)
-    columns = [found.texts, *([found.seconds] if found.seconds else [])]
+    others = zip(*found.choices, strict=True) if found.choices else [found.seconds]
+    columns = [found.texts, *filter(None, others)]
     encoded = [encoder.encode([one.encode() for one in column]) for column in columns]
     for column, tokens in zip(columns, encoded, strict=True):
         for one, its in zip(column, tokens, strict=True):
             if not len(its):
                 what = f"tokenizer {config.tokenizer!r} has no tokens for {one!r:.60}"
                 raise AblateError(f"{path}: {what}")
-    inputs, lengths, swapped = written(config, *encoded)
-    return Passages(
-        inputs, found.classes, found.fitted, lengths, found.chance, found.validation, swapped
-    )
+    inputs, lengths = written(config, *encoded)
+    return Passages(inputs, found.classes, found.fitted, lengths, found.chance, found.validation)
 
 
 def written(
-    config: RunConfig,
-    firsts: Sequence[Sequence[int]],
-    seconds: Sequence[Sequence[int]] | None = None,
-) -> tuple[Tensor, np.ndarray, Tensor | None]:
-    """Return texts, or pairs of them, as the run's `text_format` writes them.
+    config: RunConfig, firsts: Sequence[Sequence[int]], *others: Sequence[Sequence[int]]
+) -> tuple[Tensor, np.ndarray]:
+    """Return texts as the run's `text_format` writes them.
 
     Args:
         config: The run.
         firsts: Tokens of the first text of each example, P.
-        seconds: Tokens of the second text; None for single texts.
+        *others: Tokens of the second texts; of each choice, where there are several.
 
     Returns:
-        Inputs [P, T], lengths [P], and the inputs with the second text first, where it is read too.
+        Inputs [R · P, T] and lengths [R · P], as `Passages` has them: R is the number of choices,
+        and 2 where a model reads both orders of a pair.
     """
     form = config.part("text_format")
-    others: Sequence[Sequence[int] | None] = seconds or [None] * len(firsts)
-
-    def rows(swapped: bool) -> list[list[int]]:
-        pairs = zip(firsts, others, strict=True)
-        return [form.write(a, b, config, swapped=swapped) for a, b in pairs]
-
-    made = rows(swapped=False)
-    lengths = np.array([len(row) for row in made])
-    swapped = filled_up(rows(swapped=True)) if form.both_orders else None
-    return filled_up(made), lengths, swapped
+    orders = (False, True) if form.both_orders else (False,)
+    columns: Sequence[Sequence[Sequence[int] | None]] = others or ([None] * len(firsts),)
+    rows = [
+        form.write(a, b, config, swapped=swapped)
+        for seconds in columns
+        for swapped in orders
+        for a, b in zip(firsts, seconds, strict=True)
+    ]
+    return filled_up(rows), np.array([len(row) for row in rows])
 
 
 def filled_up(rows: Sequence[Sequence[int]], fill: int = 0) -> Tensor:
-    """Return rows of whole numbers as one table, int32: the shorter ones with `fill` behind."""
+    """Return rows of whole numbers as a table [P, T], int32, with `fill` behind shorter ones."""
     inputs = torch.full((len(rows), max(map(len, rows))), fill, dtype=torch.int32)
     for row, tokens in zip(inputs, rows, strict=True):
         row[: len(tokens)] = torch.tensor(tokens)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +41,7 @@ def task(config: RunConfig, tokens: Tokens, sources: Mapping[str, str]) -> Passa
     found = passages(shipped.metric, config, tokens, sources)
     if not config.part("text_format").special:
         return found
-    inputs, lengths, _ = written(config, found.inputs.tolist())
+    inputs, lengths = written(config, found.inputs.tolist())
     return replace(found, inputs=inputs, lengths=lengths)
 
 
@@ -136,9 +135,9 @@ def _same_document(
         for side, into in ((0, firsts), (1, seconds)):
             into.extend(gather(stream, np.array([pair[side] for pair in pairs]), length).tolist())
         classes += [number % 2 for number in range(len(pairs))]
-    inputs, lengths, swapped = written(config, firsts, seconds)
+    inputs, lengths = written(config, firsts, seconds)
     fitted = np.arange(len(classes)) < 2 * shipped.most
-    return Passages(inputs, np.array(classes), fitted, lengths, math.nan, None, swapped)
+    return Passages(inputs, np.array(classes), fitted, lengths)
 
 
 def _pairs(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,9 +13,9 @@ from ablate.errors import AblateError
 from ablate.evaluation import PASSAGE
 from ablate.text import Tokens
 from ablate.text.labels import FITTED, HELD_OUT, TESTED, VALIDATED
+from ablate.text.lexicon import WORD, lower
 from ablate.text.tasks import PASSAGES, WordList
 
-_WORD = re.compile(rb"[A-Za-z\x80-\xff]+(?:'[A-Za-z]+)*")
 NONE = -1  # the class of a token that carries no label
 
 
@@ -58,8 +57,8 @@ def tagged(config: RunConfig, tokens: Tokens, words: WordList) -> Passages:
             part = "training" if side == FITTED else "held-out"
             raise AblateError(
                 f"task = {(config.model_extra or {})['task']!r}: none of its words to"
-                f" {'train on' if side == FITTED else 'hold out'} stands in the {part} part of"
-                f" corpus {config.corpus!r}"
+                f" {'train on' if side == FITTED else 'hold out'} stands in one of the"
+                f" {len(passages):,} passages of the {part} part of corpus {config.corpus!r}"
             )
         rows += [row for row, _ in found]
         tags += [its for _, its in found]
@@ -89,9 +88,9 @@ def tags_of(
     ends = np.cumsum([len(piece) for piece in pieces])
     text = b"".join(pieces)
     found = [NONE] * len(tokens)
-    for word in _WORD.finditer(text):
+    for word in WORD.finditer(text):
         whole = word.start() > 0 and word.end() < len(text)
-        number = classes.get(word[0].decode(errors="replace").lower()) if whole else None
+        number = classes.get(lower(word[0])) if whole else None
         if number is not None:
             at = word.end() - 1 if last else word.start()
             found[int(np.searchsorted(ends, at, side="right"))] = number

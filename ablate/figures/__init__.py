@@ -13,7 +13,7 @@ from ablate.figures.importance import importance
 from ablate.figures.rates import rates
 from ablate.figures.scaling import frontier, isoflop, residuals, scaling
 from ablate.figures.seeds import seeds
-from ablate.figures.style import Look, inline, looking, multiples, save, theme
+from ablate.figures.style import Look, inline, looking, multiples, save, theme, told
 from ablate.figures.training import blocks, curves, gaps, positions
 
 __all__ = [
@@ -40,4 +40,5 @@ __all__ = [
     "scaling",
     "seeds",
     "theme",
+    "told",
 ]

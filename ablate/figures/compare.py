@@ -17,9 +17,12 @@ from matplotlib.transforms import ScaledTranslation, Transform
 
 from ablate import stats
 from ablate.figures import style
+from ablate.units import decimals, signed
+from ablate.units import ends as interval
 
 FEWEST = 3  # fewest runs with an interval: that of two runs reaches 13 standard errors to each side
 APART = 2.4  # points by which neighbouring lines of `ordered` are shifted
+MANY = 20  # rows of a group from which on they are close together, and the best first
 UNLIKE = 3.0  # families whose ranges differ by more than this factor have an axis each
 MOST_APART = 40.0  # points from the first line to the last
 
@@ -36,7 +39,8 @@ def effects(
 
     A thick line is the 95% t-interval, a faint point a pair. A filled mark is significant after
     Holm's correction, a hollow one is not. Where an interval leaves the axis, it ends in an arrow,
-    and its numbers are given. In a new figure, families of unlike ranges have an axis each.
+    and its numbers are given. In a new figure, families of unlike ranges have an axis each. Of 20
+    levels or more the best are first.
 
     Args:
         effects: `ablate.effects(study)`.
@@ -46,17 +50,15 @@ def effects(
         ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
-        groups = _groups(effects.assign(place=effects["arm"].cat.codes))
-        windows = [_window(effects.loc[group.rows_of], pairs) for group in groups]
-        widths = [high - low for low, high in windows] or [1.0]
+        groups, windows = _windows(effects, pairs, goal, apart=ax is None)
         words = style.plain(label).replace(" (", "\n(", 1)
         words += (
             "\n←\u00a0better\u2003\u2003worse\u00a0→"
             if goal == "min"
             else "\n←\u00a0worse\u2003\u2003better\u00a0→"
         )
-        if ax is None and max(widths) > UNLIKE * min(widths):
-            heights = [0.19 * group.height + 0.2 for group in groups]
+        if len(windows) > 1:
+            heights = [group.inches + 0.2 for group in groups]
             panels = plt.subplots(
                 len(groups),
                 1,
@@ -68,10 +70,45 @@ def effects(
                 _panel(style.canvas(panel, 0), [group], pairs, window)
             panels[-1].set_xlabel(words)
             return panels[0]
-        ax = style.canvas(ax, 0.75 + 0.19 * sum(group.height for group in groups))
-        _panel(ax, groups, pairs, _window(effects, pairs))
+        ax = style.canvas(ax, 0.75 + sum(group.inches for group in groups))
+        _panel(ax, groups, pairs, windows[0])
         ax.set_xlabel(words)
         return ax
+
+
+def leaving(effects: pd.DataFrame, pairs: pd.DataFrame) -> bool:
+    """Return whether `effects`, in a new figure, draws an arrow for what lies beyond an axis.
+
+    Args:
+        effects: As for `effects`.
+        pairs: As for `effects`.
+    """
+    groups, windows = _windows(effects, pairs, "min", apart=True)
+    parts = [groups] if len(windows) == 1 else [[group] for group in groups]
+    return any(
+        not window[0] <= value <= window[1]
+        for part, window in zip(parts, windows, strict=True)
+        for group in part
+        for _, row in group.rows
+        for value in row[["lo", "hi", "mean"]]
+        if math.isfinite(value) and math.isfinite(row["mean"])
+    )
+
+
+def _windows(
+    effects: pd.DataFrame, pairs: pd.DataFrame, goal: str, *, apart: bool
+) -> tuple[list[_Group], list[tuple[float, float]]]:
+    """Return the groups of rows, and the range of the one axis, or of one for each group."""
+    level = effects["level"]
+    if effects["factor"].nunique() > 1:
+        level = effects["factor"] + "=" + level
+    told = level + np.where(effects["stratum"] == "", "", ", " + effects["stratum"])
+    groups = _groups(effects.assign(place=effects["arm"].cat.codes, name_told=told), goal)
+    windows = [_window(effects.loc[group.rows_of], pairs) for group in groups]
+    widths = [high - low for low, high in windows] or [1.0]
+    if apart and max(widths) > UNLIKE * min(widths):
+        return groups, windows
+    return groups, [_window(effects, pairs)]
 
 
 def _panel(
@@ -96,6 +133,9 @@ def _panel(
     ax.set_xlim(low, high)
     ax.set_ylim(top + 0.15, 0.7)
     style.ticks(ax, "x", style.signed)
+    if any(group.many for group in groups):  # a screen shows the start of the plot alone
+        ax.tick_params(axis="x", top=True, labeltop=True)
+        ax.tick_params(axis="y", labelsize=7)
     ax.grid(axis="x")
     ax.spines["left"].set_visible(False)
 
@@ -111,6 +151,16 @@ class _Group:
     def height(self) -> float:
         """The height in rows, with the space below."""
         return sum(map(_height, (self.heading, *(name for name, _ in self.rows)))) + 0.35
+
+    @property
+    def many(self) -> bool:
+        """Whether it has so many rows that they are close together."""
+        return len(self.rows) >= MANY
+
+    @property
+    def inches(self) -> float:
+        """The height in inches."""
+        return (0.135 if self.many else 0.19) * self.height
 
     @property
     def rows_of(self) -> list[Any]:
@@ -131,8 +181,10 @@ def _group(heading: str, rows: Iterable[tuple[str, pd.Series]]) -> _Group:
     return _Group(style.short([heading], 54)[0], whole)
 
 
-def _groups(effects: pd.DataFrame) -> list[_Group]:
-    """Return a group for each family; one group if every family has one level."""
+def _groups(effects: pd.DataFrame, goal: str) -> list[_Group]:
+    """Return a group for each family, of many levels the best first; one group if every family has
+    one level.
+    """
     families = [part for _, part in effects.groupby("family", sort=False)]
     strata, factors = effects["stratum"].nunique(), effects["factor"].nunique()
     if len(families) > 1 and all(len(part) == 1 for part in families):
@@ -140,6 +192,8 @@ def _groups(effects: pd.DataFrame) -> list[_Group]:
     groups = []
     for part in families:
         first = part.iloc[0]
+        if len(part) >= MANY:
+            part = part.sort_values("mean", ascending=goal == "min", kind="stable")
         if part["factor"].nunique() > 1:
             heading = ", ".join(["each part", *([first["stratum"]] if first["stratum"] else [])])
             named = [(f"{row['factor']}={row['level']}", row) for _, row in part.iterrows()]
@@ -148,7 +202,9 @@ def _groups(effects: pd.DataFrame) -> list[_Group]:
         where = [first["factor"]] * (factors > 1 or not first["stratum"]) + [
             first["stratum"]
         ] * bool(first["stratum"])
-        heading = f"{', '.join(where)}: against {first['baseline_level']}"
+        bases = part["baseline_level"].nunique()
+        against = first["baseline_level"] if bases == 1 else "the level before"
+        heading = f"{', '.join(where)}: against {against}"
         groups.append(_group(heading, [(row["level"], row) for _, row in part.iterrows()]))
     return groups
 
@@ -200,58 +256,57 @@ def _window(effects: pd.DataFrame, pairs: pd.DataFrame) -> tuple[float, float]:
 
 def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, high: float) -> None:
     """Draw pairs, interval and mean of one level, as far as they are on the axis."""
-    shade, name, mean = style.color(row["place"]), row["level"], row["mean"]
+    shade, mean = style.color(row["place"]), row["mean"]
+    name = row["name_told"]
     ends = [end for end in (row["lo"], row["hi"]) if math.isfinite(end)]
+    places = decimals((row["hi"] - row["lo"]) / 2)
+    text = signed(mean, places)
+    if len(ends) == 2:
+        text += f" ({interval(row['lo'], row['hi'], places)})"
+    told = f"{name}: {text}, {row['n']} pairs"
     behind = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.5}  # covers the line of 0
     text_style: dict[str, Any] = {"va": "center", "fontsize": 7, "color": style.INK, "bbox": behind}
     if row["n"] == 0:
-        _note(ax, y, "no pair to compare", low, high, **text_style)
+        _note(ax, y, name, "no pair to compare", low, high, **text_style)
         return
     if not math.isfinite(mean):
-        _note(ax, y, "no effect: an arm did not learn", low, high, **text_style)
+        _note(ax, y, name, "no effect: an arm did not learn", low, high, **text_style)
         return
     if not all(low <= value <= high for value in (*ends, mean)):
         right = mean > high or (mean >= low and mean < (low + high) / 2)
-        text = _numbers(mean, ends, ("" if mean <= high else " ▶", "" if mean >= low else "◀ "))
+        text = f"{'' if mean >= low else '◀ '}{text}{'' if mean <= high else ' ▶'}"
         side: dict[str, Any] = {"ha": "right" if right else "left"}
         # numbers above the line, where there is one
         apart = 0.24 if ends and ends[0] <= high and ends[1] >= low else 0.0
         outside = ax.annotate(text, (high if right else low, y + apart), **side, **text_style)
-        style.tip(outside, f"{name}: mean {mean:+.4g}")
+        style.tip(outside, told)
         y -= apart
     for _, pair in pairs[pairs["difference"].between(low, high)].iterrows():
         dot = style.faint(ax, pair["difference"], y, "o", shade)
-        style.tip(dot, f"{name}, seed {pair['seed']}: {pair['difference']:+.4g}")
+        seed = f"{name}, seed {pair['seed']}: {signed(pair['difference'], places)}"
+        style.tip(dot, seed, single=True)
     if ends and ends[0] <= high and ends[1] >= low:
-        text = f"{name}: 95% interval {row['lo']:+.4g} to {row['hi']:+.4g}"
         thick: dict[str, Any] = {"linewidth": 1.8, "solid_capstyle": "butt", "zorder": 3}
         shown = [max(ends[0], low), min(ends[1], high)]
-        style.tipped(ax, text, shown, [y, y], color=shade, **thick)
+        style.tipped(ax, told, shown, [y, y], color=shade, **thick)
         for end, at, mark in ((ends[0], low, "<"), (ends[1], high, ">")):
             if not low <= end <= high:
                 ax.plot(at, y, mark, color=shade, markersize=4.5, clip_on=False, zorder=3)
     if low <= mean <= high:
         # rows of the table `effect` have the former name
         significant = row.get("significant", row.get("resolved"))
-        text = f"{name}: mean {mean:+.4g} over {row['n']} pairs"
         face = shade if significant else style.PAPER
         look = style.look(row["place"], 4.5)
-        style.tipped(ax, text, mean, y, markerfacecolor=face, zorder=4, **look)
+        style.tipped(ax, told, mean, y, markerfacecolor=face, zorder=4, **look)
 
 
-def _note(ax: Axes, y: float, text: str, low: float, high: float, **look: Any) -> None:
+def _note(ax: Axes, y: float, name: str, text: str, low: float, high: float, **look: Any) -> None:
     """Write a text beside the line of 0, or at the end of an axis with too little room for it."""
     if -low < 0.35 * (high - low):
-        ax.annotate(text, (0, y), xytext=(4, 0), textcoords="offset points", **look)
+        note = ax.annotate(text, (0, y), xytext=(4, 0), textcoords="offset points", **look)
     else:
-        ax.annotate(text, (high, y), ha="right", **look)
-
-
-def _numbers(mean: float, ends: list[float], arrows: tuple[str, str]) -> str:
-    """Return a mean with its interval, "+0.53 (−1.84 to +2.9)", between two arrows or none."""
-    value, *interval = (style.signed(float(f"{number:.3g}")) for number in (mean, *ends))
-    between = f" ({' to '.join(interval)})" if interval else ""
-    return f"{arrows[1]}{value}{between}{arrows[0]}"
+        note = ax.annotate(text, (high, y), ha="right", **look)
+    style.tip(note, f"{name}: {text}")
 
 
 def ordered(
@@ -261,6 +316,7 @@ def ordered(
     y: str = "metric",
     hue: str | None = None,
     label: str = "metric",
+    places: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw a metric over a numeric factor (mask ratio, heads), one line for each value of `hue`.
@@ -276,6 +332,7 @@ def ordered(
         y: Column of the metric.
         hue: Column whose values get a line each, None for one line.
         label: Name of the y axis.
+        places: Decimals of values in names and under the pointer, None for four digits.
         ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
@@ -297,7 +354,9 @@ def ordered(
                 for effect in levels.values()
                 if _has_interval(effect)
             ]
-            lines.append(_ordered_line(ax, part, levels, x, y, name, index, ax.transData + aside))
+            lines.append(
+                _ordered_line(ax, part, levels, x, y, name, index, ax.transData + aside, places)
+            )
         style.fit(ax, np.concatenate(heights))
         if "linthresh" not in scale:
             style.ticks(ax, "x", log=scale["value"] == "log")
@@ -351,6 +410,7 @@ def _ordered_line(
     name: str,
     index: int,
     transform: Transform,
+    places: int | None,
 ) -> Line2D:
     look: dict[str, Any] = {**style.look(index, 4.0), "transform": transform}
     runs = part[x].astype(float), part[y].astype(float)
@@ -360,7 +420,7 @@ def _ordered_line(
             interval = {**look, "marker": "", "linewidth": 1.2, "solid_capstyle": "butt"}
             ax.plot([value, value], [effect.lo, effect.hi], **interval)
         at = f"{name + ', ' if name else ''}{x} {style.decimal(value)}"
-        text = f"{at}: {effect.mean:.4g} over {effect.n} runs"
+        text = f"{at}: {style.rough(effect.mean, places)} over {effect.n} runs"
         style.tipped(ax, text, [value], [effect.mean], **look)
     means = [effect.mean for effect in levels.values()]
     return ax.plot(
@@ -386,11 +446,12 @@ def heat(
     y: str,
     value: str = "metric",
     label: str = "metric",
+    places: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw the mean of `value` for every combination of two factors; empty if no run counts.
 
-    The colours cover the cells near each other; a cell far from them has the colour of the end, and
+    The colours cover the cells near each other; a cell `beyond` them has the colour of the end, and
     its number.
 
     Args:
@@ -399,6 +460,7 @@ def heat(
         y: Column of the factor down.
         value: Column to average.
         label: Name of the colour bar.
+        places: Decimals of values in names and under the pointer, None for four digits.
         ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
@@ -409,7 +471,9 @@ def heat(
         numbers = table.to_numpy(float)
         written = table.map(
             lambda number: (
-                f"{number:.{_digits(numbers)}f}".replace("-", "−") if math.isfinite(number) else ""
+                style.rough(number, _digits(numbers) if places is None else places)
+                if math.isfinite(number)
+                else ""
             )
         )
         low, high = _middle(numbers)
@@ -433,6 +497,14 @@ def heat(
                 "format": style.Even(style.decimal),
             },
         )
+        named = (
+            f"{x}={across}, {y}={down}: {text}"
+            for down, row in written.iterrows()
+            for across, text in row.items()
+            if text
+        )
+        for cell, text in zip(ax.texts, named, strict=True):
+            style.tip(cell, text)
         bar = ax.collections[0].colorbar.ax  # type: ignore[union-attr]
         bar.tick_params(width=0.7)
         bar.xaxis.label.set_wrap(True)
@@ -446,6 +518,13 @@ def heat(
         ax.set_xlabel("")
         ax.set_ylabel(style.plain(y))
         return ax
+
+
+def beyond(frame: pd.DataFrame, *, x: str, y: str, value: str = "metric") -> bool:
+    """Return whether `heat` has a cell beyond its colours."""
+    means = frame.groupby([x, y], observed=True)[value].mean().to_numpy(float)
+    low, high = _middle(means)
+    return bool(np.any((means < low) | (means > high)))
 
 
 def _middle(values: np.ndarray) -> tuple[float, float]:

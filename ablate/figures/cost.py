@@ -19,6 +19,7 @@ def pareto(
     hue: str = "arm",
     goal: str = "min",
     label: str = "metric",
+    places: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw each arm's mean metric against its mean seconds a run; a line joins those of `front`.
@@ -33,6 +34,7 @@ def pareto(
         hue: Column of the arm.
         goal: "min" or "max": which direction of y is better.
         label: Name of the y axis.
+        places: Decimals of values in names and under the pointer, None for four digits.
         ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
@@ -44,7 +46,7 @@ def pareto(
             list((means[y] - means[y].median()).abs()), (runs.max() - runs.min()).median()
         )
         names = [
-            name + ("" if inside else f" (at {style.rough(mean)})")
+            name + ("" if inside else f" (at {style.rough(mean, places)})")
             for name, mean, inside in zip(
                 style.entries(name for name, *_ in arms), means[y], near, strict=True
             )
@@ -60,9 +62,11 @@ def pareto(
             style.faint(ax, part[x], part[y], style.marker(index), style.color(index))
             at = part[[x, y]].mean()
             low, high = part[x].min(), part[x].max()
-            text, thin = f"{name}: fastest {low:.3g} s, slowest {high:.3g} s", {"linewidth": 0.8}
-            style.tipped(ax, text, [low, high], [at[y]] * 2, color=style.color(index), **thin)
-            text, look = f"{name}: {at[y]:.4g} in {at[x]:.3g} s", style.look(index, 5.5)
+            text = f"{name}: {style.rough(at[y], places)} in {at[x]:.3g} s"
+            text += f" ({low:.3g} to {high:.3g})"
+            line: dict[str, Any] = {"color": style.color(index), "linewidth": 0.8}
+            style.tipped(ax, text, [low, high], [at[y]] * 2, **line)
+            look = style.look(index, 5.5)
             handles.append(style.tipped(ax, text, [at[x]], [at[y]], zorder=3, linestyle="", **look))
         style.fit(ax, whole.loc[whole[hue].isin(means.index[near]), y].to_numpy(float))
         style.ticks(ax, "x")

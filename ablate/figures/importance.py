@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 
+from ablate.components.places import has_several
 from ablate.figures import style
 from ablate.figures.compare import heat
 
@@ -21,7 +22,7 @@ def importance(frame: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
         ax: Axes to draw on, None for a new figure.
     """
     heads = bool(frame["head"].notna().any())
-    several = frame["stack"].nunique() > 1 or "cross" in set(frame["attention"])
+    several = has_several({*zip(frame["stack"], frame["attention"], strict=True)})
     down = frame["stack"].astype(str)
     if heads:
         layers = frame["layer"].map("{:d}".format)

@@ -55,13 +55,13 @@ def rates(
             lines.append(line)
             for rate in lost:
                 edge = 0.97 - 0.05 * (index % 3) if goal == "min" else 0.03 + 0.05 * (index % 3)
-                text, cross = f"{name}: diverged at {style.decimal(rate)}", look | {"marker": "x"}
+                text, cross = f"{name}: diverged at {rate:.3g}", look | {"marker": "x"}
                 style.tipped(ax, text, [rate], [edge], transform=ax.get_xaxis_transform(), **cross)
             rate = chosen.get(name, math.nan)
             if len(good) and min(good.index) <= rate <= max(good.index):
                 # on the line, where the rate lies between two that were tried
                 height = float(np.interp(math.log(rate), np.log(good.index.to_numpy()), good))
-                text = f"{name}: chosen {style.decimal(rate)}, {height:.4g}"
+                text = f"{name}: chosen {rate:.3g}"
                 ring: dict[str, Any] = {"markersize": 9, "markerfacecolor": "none"}
                 style.tipped(ax, text, [rate], [height], "o", color=look["color"], **ring)
             shown += list(good)

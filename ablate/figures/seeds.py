@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ def seeds(
     y: str = "metric",
     hue: str = "arm",
     label: str = "metric",
+    places: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw the metric of every seed, with a column for each arm and a line at its mean.
@@ -34,16 +36,16 @@ def seeds(
         y: Column of the metric.
         hue: Column of the arm.
         label: Name of the y axis.
+        places: Decimals of values in names and under the pointer, None for four digits.
         ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
         whole = frame[np.isfinite(frame[y].astype(float))]
         arms = list(style.arms(whole, hue))
         values = whole.groupby(hue, observed=True)[y]
-        means, spread = values.mean(), values.max() - values.min()
-        near = style.near(list((means - means.median()).abs()), spread.median())
+        means, near = values.mean(), _near(values)
         names = [
-            name + ("" if inside else f" ({style.rough(mean)})")
+            name + ("" if inside else f" ({style.rough(mean, places)})")
             for name, mean, inside in zip(
                 style.entries((name for name, *_ in arms), lines=1), means, near, strict=True
             )
@@ -56,11 +58,9 @@ def seeds(
             if not inside:
                 continue
             lower = {*groups.get(name, part["seed"])}
-            ax.plot(
-                [column - 0.35, column + 0.35],
-                [part[y].mean()] * 2,
-                color=style.color(index),
-                linewidth=0.8,
+            line = [column - 0.35, column + 0.35], [part[y].mean()] * 2
+            style.tipped(
+                ax, _told(name, part[y], places), *line, color=style.color(index), linewidth=0.8
             )
             filled = part["seed"].isin(lower)
             tipped = len(whole) <= TIPPED
@@ -76,10 +76,14 @@ def seeds(
                     markersize=4,
                 )
                 if tipped:
-                    seed, value = runs["seed"].iloc[0], runs[y].iloc[0]
-                    style.tip(marks[0], f"{name}, seed {seed}: {value:.4g}")
+                    value = style.rough(runs[y].iloc[0], places)
+                    seed = f"{name}, seed {runs['seed'].iloc[0]}: {value}"
+                    style.tip(marks[0], seed, single=True)
         style.fit(ax, whole.loc[whole[hue].isin(means.index[near]), y].to_numpy(float))
         ax.set_xticks(range(len(arms)), names)
+        for tick, (name, _, part), inside in zip(ax.get_xticklabels(), arms, near, strict=True):
+            if not inside:
+                style.tip(tick, _told(name, part[y], places))
         if len(arms) > 3:
             ax.tick_params(axis="x", rotation=30)
             for text in ax.get_xticklabels():
@@ -89,3 +93,23 @@ def seeds(
         ax.grid(axis="y")
         style.labels(ax, "", label)
         return ax
+
+
+def _told(name: str, values: pd.Series, places: int | None) -> str:
+    """Return the mean of an arm and the range of its seeds."""
+    mean, low, high = (
+        style.rough(float(value), places) for value in (values.mean(), values.min(), values.max())
+    )
+    return f"{name}: mean {mean}, {low} to {high} over {len(values)} seeds"
+
+
+def far(frame: pd.DataFrame) -> bool:
+    """Return whether `seeds` leaves an arm of this frame beyond its axis."""
+    whole = frame[np.isfinite(frame["metric"].astype(float))]
+    return not all(_near(whole.groupby("arm", observed=True)["metric"]))
+
+
+def _near(values: Any) -> list[bool]:
+    """Return which arms are near each other."""
+    means, spread = values.mean(), values.max() - values.min()
+    return style.near(list((means - means.median()).abs()), spread.median())

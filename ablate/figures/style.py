@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import io
+import itertools
 import math
 import re
 import textwrap
@@ -26,9 +28,9 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import Formatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
+from ablate import units
 from ablate.figures import fonts
 from ablate.paths import atomic
-from ablate.units import power
 
 WIDTH = 3.4  # inches: a column of a two-column paper
 CHARACTERS = 16  # of a legend, an inch
@@ -303,12 +305,20 @@ def _cut(text: str, width: int, lines: int) -> str:
 def decimal(value: float, places: int | None = None) -> str:
     """Return a tick with a real minus sign, with `places` decimals or as many as needed."""
     text = f"{value:.6g}" if places is None else f"{value:.{places}f}"
-    return (power(value) if "e" in text else text).replace("-", "−")
+    return (units.power(value) if "e" in text else text).replace("-", "−")
 
 
-def rough(value: float) -> str:
-    """Return a number with four digits."""
-    return decimal(float(f"{value:.4g}"))
+def rough(value: float, places: int | None = None) -> str:
+    """Return a number with `places` decimals, as tables have it; with four digits for None."""
+    return decimal(float(f"{value:.4g}")) if places is None else units.number(value, places)
+
+
+def fitted(values: np.ndarray, room: float = 0.05) -> tuple[float, float] | None:
+    """Return the range of `values` with `room` as a share of it above and below; None of one."""
+    if not len(values) or np.ptp(values) == 0:
+        return None
+    beyond = room * float(np.ptp(values))
+    return float(values.min() - beyond), float(values.max() + beyond)
 
 
 def signed(value: float, places: int | None = None) -> str:
@@ -404,7 +414,7 @@ class Even(Formatter):
         return [self.write(value, _places(exact)) for value in exact]
 
     def get_offset(self) -> str:
-        return f"×{power(10.0**self.exponent)}" if self.exponent else ""
+        return f"×{units.power(10.0**self.exponent)}" if self.exponent else ""
 
 
 def _places(values: Sequence[float]) -> int:
@@ -421,6 +431,9 @@ FAR = 6.0
 def near(distances: Sequence[float], spread: float = 0.0) -> list[bool]:
     """Return which distances from a common point are not far beyond the others; all of only two.
 
+    Far beyond is more than `FAR` times as far out as three quarters of the arms, or beyond a gap of
+    that ratio in the further half of them.
+
     Args:
         distances: One for each arm; NaN and ∞ are never near.
         spread: How far single seeds of an arm differ; less than twice as far is near.
@@ -428,20 +441,28 @@ def near(distances: Sequence[float], spread: float = 0.0) -> list[bool]:
     known = sorted(distance for distance in distances if math.isfinite(distance))
     if len(known) < 3:
         return [math.isfinite(distance) for distance in distances]
-    limit = max(FAR * known[3 * (len(known) - 1) // 4], 2 * spread)
+    limit = FAR * known[3 * (len(known) - 1) // 4]
+    further = known[(len(known) - 1) // 2 :]
+    gaps = (low for low, high in itertools.pairwise(further) if high > FAR * low > 0)
+    limit = max(min(limit, next(gaps, limit)), 2 * spread)
     return [math.isfinite(distance) and (distance <= limit or limit == 0) for distance in distances]
 
 
 def fit(ax: Axes, values: np.ndarray, room: float = 0.05) -> None:
     """Fit the y axis to `values`, with `room` as a share of their range above and below."""
-    if len(values) and np.ptp(values) > 0:
-        beyond = room * float(np.ptp(values))
-        ax.set_ylim(values.min() - beyond, values.max() + beyond)
+    if span := fitted(values, room):
+        ax.set_ylim(*span)
 
 
-def tip(artist: Artist, text: str) -> None:
-    """Give `artist` a text to show under the pointer."""
-    artist.set_gid(f"tip:{visible(text)}")
+def tip(artist: Artist, text: str, *, single: bool = False) -> None:
+    """Give `artist` a text to show under the pointer, which `told` returns.
+
+    Args:
+        artist: What the text is of.
+        text: The text.
+        single: Whether it is of one run among many, and `told` leaves it out.
+    """
+    artist.set_gid(f"{'run' if single else 'tip'}:{visible(text)}")
 
 
 def labels(ax: Axes, x: str, y: str) -> None:
@@ -618,12 +639,29 @@ def _svg(figure: Figure) -> str:
     return text.getvalue()
 
 
-_TIP = re.compile(r'<g id="tip:([^"]*)">')
+_TIP = re.compile(r'<g id="(tip|run):([^"]*)">')
+_TOLD = re.compile(r'<g id="axes_\d+">|<g class="tip"><title>([^<]*)</title>')
 
 
 def _titled(svg: str) -> str:
     """Give artists with a `tip` a `<title>`, which browsers show under the pointer."""
-    return _TIP.sub(lambda match: f'<g class="tip"><title>{match[1]}</title>', svg)
+    kinds = {"tip": "tip", "run": "run tip"}
+    return _TIP.sub(lambda match: f'<g class="{kinds[match[1]]}"><title>{match[2]}</title>', svg)
+
+
+def told(svg: str) -> list[list[str]]:
+    """Return what the artists of each axes say under the pointer, but not those of single runs.
+
+    Args:
+        svg: Text of an SVG file of `save`.
+    """
+    axes: list[list[str]] = [[]]
+    for match in _TOLD.finditer(svg):
+        if match[1] is None:
+            axes.append([])
+        elif (text := html.unescape(match[1])) not in axes[-1]:
+            axes[-1].append(text)
+    return axes[1:]
 
 
 def inline(svg: str, prefix: str, label: str) -> str:

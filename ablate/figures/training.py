@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from matplotlib.ticker import FuncFormatter
 
 from ablate import units
 from ablate.figures import style
+from ablate.figures.style import rough
 
 AXES = {  # column of the frame → label of the axis, format of its ticks
     "tokens": ("training tokens", units.count),
@@ -29,6 +31,7 @@ def curves(
     x: str = "tokens",
     hue: str = "arm",
     label: str = "loss",
+    places: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw learning curves: for each arm the mean over seeds, in a band from lowest to highest.
@@ -36,13 +39,16 @@ def curves(
     Mean and band are of the runs that went furthest. A run that ended earlier is a thin line, with
     a cross where it diverged. The y axis fits the last four fifths of the arms near each other; an
     arm whose furthest runs all diverged is left out if another has complete runs. The legend marks
-    such arms, and gives the last value of an arm outside the axis.
+    such arms, and gives the value at the end of an arm that ends outside the axis.
 
     Args:
-        frame: Columns `x`, step, run, value, `hue`, and diverged_at if runs diverged.
+        frame: Columns `x`, step, run, value, `hue`, and diverged_at if runs diverged. A column
+            final has what was measured of each run at its end, perhaps on more data than the last
+            point of its curve.
         x: tokens, flops, seconds or step.
         hue: Column of the arm.
         label: Name of the y axis.
+        places: Decimals of values in names and under the pointer, None for four digits.
         ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
@@ -50,7 +56,7 @@ def curves(
         ends = [arm.end for arm in arms]
         healthy = [arm.end for arm in arms if not arm.diverged] or ends
         shown = _shown(arms, [abs(end - np.median(healthy)) for end in ends])
-        return _over_training(arms, shown, x, label, ax)
+        return _over_training(arms, shown, x, label, lambda _, value: rough(value, places), ax)
 
 
 def gaps(
@@ -59,6 +65,7 @@ def gaps(
     x: str = "tokens",
     hue: str = "arm",
     label: str = "difference",
+    places: Mapping[str, int] = {},
     ax: Axes | None = None,
 ) -> Axes:
     """Draw each arm's mean paired difference from its baseline over training, in a band.
@@ -66,16 +73,24 @@ def gaps(
     The band reaches from the lowest to the highest seed.
 
     Args:
-        frame: As for `curves`; value is the run's minus that of the baseline's run of its seed.
+        frame: As for `curves`; value and final are the run's minus those of the baseline's run of
+            its seed.
         x: tokens, flops, seconds or step.
         hue: Column of the arm.
         label: Name of the y axis.
+        places: Arm → decimals of its values in names and under the pointer; others have four
+            digits.
         ax: Axes to draw on, None for a new figure.
     """
+
+    def write(arm: str, value: float) -> str:
+        text = rough(value, places.get(arm))
+        return f"+{text}" if value > 0 and text.strip("0.") else text
+
     with style.theme():
         arms = _arms(frame, x, hue)
         shown = _shown(arms, [abs(arm.end) for arm in arms])
-        return _over_training(arms, shown, x, label, ax, differences=True)
+        return _over_training(arms, shown, x, label, write, ax, differences=True)
 
 
 def _over_training(
@@ -83,20 +98,22 @@ def _over_training(
     shown: list[bool],
     x: str,
     label: str,
+    write: Callable[[str, float], str],
     ax: Axes | None,
     *,
     differences: bool = False,
 ) -> Axes:
     """Draw all arms over `x`, and fit the y axis to those shown; differences get a line at 0."""
-    names = _names(arms, shown)
+    fitted = [arm for arm, inside in zip(arms, shown, strict=True) if inside]
+    late = _late(fitted, also=0.0 if differences else None)
+    names = _names(arms, style.fitted(late), write)
     ax = style.canvas(ax, 2.2, names)
-    lines = [_draw(ax, arm, x) for arm in arms]
+    lines = [_draw(ax, arm, x, write) for arm in arms]
     if differences:
         ax.axhline(0, color=style.INK, linewidth=0.7, zorder=1)
-    text, write = AXES[x]
-    fitted = [arm for arm, inside in zip(arms, shown, strict=True) if inside]
-    _fit(ax, fitted, x, also=0.0 if differences else None)
-    style.ticks(ax, "x", write)
+    text, of_x = AXES[x]
+    style.fit(ax, late)
+    style.ticks(ax, "x", of_x)
     style.ticks(ax, "y", style.signed if differences else style.decimal)
     return style.finish(ax, text, label, lines, names)
 
@@ -175,13 +192,15 @@ class _Arm:
     short: tuple[pd.DataFrame, ...]  # runs that ended earlier
     diverged: bool  # whether all runs that went furthest diverged
 
+    final: float  # the mean of what was measured at their end; of the last points, if unknown
+
     @property
     def end(self) -> float:
         return float(self.points["mean"].iloc[-1])
 
 
 def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
-    used = dict.fromkeys((hue, "run", "step", x, "value", "diverged_at"))
+    used = dict.fromkeys((hue, "run", "step", x, "value", "diverged_at", "final"))
     frame = frame[[name for name in used if name in frame]]  # each selection below copies them all
     whole = frame[
         np.isfinite(frame["value"].astype(float)) & np.isfinite(frame[x].astype(float))
@@ -202,7 +221,11 @@ def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
         )
         short = tuple(run for _, run in part[last < last.max()].groupby("run"))
         diverged = "diverged_at" in furthest and bool(furthest["diverged_at"].notna().all())
-        arms.append(_Arm(name, index, points, short, diverged))
+        finals = furthest.drop_duplicates("run").get("final", pd.Series([np.nan])).astype(float)
+        final = float(
+            finals.mean(skipna=False) if finals.notna().all() else points["mean"].iloc[-1]
+        )
+        arms.append(_Arm(name, index, points, short, diverged, final))
     return arms
 
 
@@ -223,23 +246,33 @@ def _spread(arms: list[_Arm]) -> float:
     )
 
 
-def _names(arms: list[_Arm], shown: list[bool]) -> list[str]:
-    """Return entries of the legend, with the last value of an arm outside the axis."""
+def _names(
+    arms: list[_Arm], span: tuple[float, float] | None, write: Callable[[str, float], str]
+) -> list[str]:
+    """Return entries of the legend, with the value of an arm that ends outside the axis."""
+    low, high = span or (-np.inf, np.inf)
     ends = [
-        (" (diverged)" if arm.diverged else "" if inside else f" (ends at {style.rough(arm.end)})")
-        for arm, inside in zip(arms, shown, strict=True)
+        " (diverged)"
+        if arm.diverged
+        else ""
+        if low <= arm.end <= high
+        else f" (ends at {write(arm.name, arm.final)})"
+        for arm in arms
     ]
     return [
         name + end for name, end in zip(style.entries(arm.name for arm in arms), ends, strict=True)
     ]
 
 
-def _draw(ax: Axes, arm: _Arm, x: str) -> Line2D:
+def _draw(
+    ax: Axes, arm: _Arm, x: str, write: Callable[[str, float], str] = lambda _, value: rough(value)
+) -> Line2D:
     shade, points = style.color(arm.index), arm.points
     ax.fill_between(
         points["x"], points["low"], points["high"], color=shade, alpha=0.15, linewidth=0
     )
-    text = f"{arm.name}: {points['mean'].iloc[0]:.4g} first, {arm.end:.4g} last"
+    first, end = (write(arm.name, value) for value in (points["mean"].iloc[0], arm.final))
+    text = f"{arm.name}: {first} first, {end} at the end"
     look = style.look(arm.index, 3.5) if len(points) <= 16 else {"color": shade}
     look |= {"linestyle": style.dash(arm.index), "linewidth": 1.3}
     line = style.tipped(ax, text, points["x"], points["mean"], **look)
@@ -253,13 +286,10 @@ def _draw(ax: Axes, arm: _Arm, x: str) -> Line2D:
     return line
 
 
-def _fit(ax: Axes, arms: list[_Arm], x: str, also: float | None = None) -> None:
-    """Fit the y axis to what `arms` do after their first fifth."""
+def _late(arms: list[_Arm], also: float | None = None) -> np.ndarray:
+    """Return what the y axis fits: the values of `arms` after their first fifth, and `also`."""
     late = [arm.points[arm.points["x"] >= EARLY * arm.points["x"].max()] for arm in arms]
-    style.fit(
-        ax,
-        np.array(
-            [value for part in late for value in (*part["low"], *part["high"])]
-            + ([] if also is None else [also])
-        ),
+    return np.array(
+        [value for part in late for value in (*part["low"], *part["high"])]
+        + ([] if also is None else [also])
     )

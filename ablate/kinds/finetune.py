@@ -7,6 +7,7 @@ from typing import Any
 
 from ablate import outside, sizes, text
 from ablate.components import CATALOGUE
+from ablate.components.finetuning import choices
 from ablate.evaluation import TASK_FINALS, VALIDATION, Evaluation
 from ablate.kinds import Context, Cost, Fields, Job, Run
 from ablate.kinds.transformer import Transformer, configured
@@ -34,7 +35,7 @@ class Finetune(Transformer):
         if fields["task_hash"]:
             content.pop("task", None)
         if not configured(fields).part("method").starts:
-            given = {name for name, row in CATALOGUE.items() if row.group == "start"}
+            given = {"start", *(field.name for field in CATALOGUE["start"]["given"].fields)}
             left_out = given.union(_OF_PRETRAINING)
             content = {key: one for key, one in content.items() if key not in left_out}
         return content
@@ -51,7 +52,7 @@ class Finetune(Transformer):
         steps, texts = 0, (config.labels or config.n_fitted) + config.n_tested
         if by_steps:
             steps, texts = config.finetune_steps, config.finetune_steps * config.finetune_batch
-        tokens = texts * config.n_ctx
+        tokens = texts * choices(config) * config.n_ctx
         per_token = pretrained.flops_per_token
         return Cost(
             steps=steps,

@@ -84,7 +84,8 @@ class EncoderDecoder(Transformer):
         """
         if self.config.part("corruption").reads:
             return self._encoded(self.pieces(), tokens, starts)
-        first = torch.full_like(tokens[..., :1], self.config.n_vocab - 1)
+        start = self.config.part("corruption_tokens").start(self.config)
+        first = torch.full_like(tokens[..., :1], start)
         return self.features(torch.cat((first, tokens[..., :-1]), -1), starts, first)
 
     def _encoded(self, pieces: Pieces, source: Tensor, starts: Tensor | None) -> Tensor:

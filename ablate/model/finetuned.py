@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from ablate.components.finetuning import choices
 from ablate.config import RunConfig
 from ablate.model.attention import Attention
 from ablate.model.block import Block
@@ -28,7 +29,9 @@ class Classifier(nn.Module):
     """Texts [B, T] with their lengths [B] → logits of the classes: [B, n_class], or [B, T, n_class]
     for a task of words.
 
-    Of a pair in both orders, texts are [2·B, T]: rows b and B + b are one pair. The classifier
+    Of a pair in both orders, texts are [2·B, T]: rows b and B + b are one pair, whose features are
+    added. Of a task with choices they are [n_class·B, T]: row k·B + b is choice k of example b, and
+    has one logit (Radford et al. 2018, §3.3; Devlin et al. 2019, §4.4). The classifier
     starts at 0, so that each class is as likely as another; what `method` adds to the model starts
     as a change by nothing. Weights of the model are not changed.
 
@@ -42,7 +45,9 @@ class Classifier(nn.Module):
         options = config.model_extra or {}
         self.config, self.model = config, model
         self._of_words = options["unit"] == "word"
-        self.classifier = Linear(config.d_model, options["n_class"], bias=True, pack=1)
+        self._choices = choices(config)
+        outputs = options["n_class"] // self._choices
+        self.classifier = Linear(config.d_model, outputs, bias=True, pack=1)
         method = config.part("method")
         known = {id(parameter) for parameter in model.parameters()}
         method.add(model, config)
@@ -74,6 +79,8 @@ class Classifier(nn.Module):
         """
         pooled = self.pooled(inputs, lengths)
         logits: Tensor = self.classifier(pooled[None]).squeeze(0)
+        if self._choices > 1:
+            logits = logits.view(self._choices, -1).T
         return logits.to(pooled.dtype)
 
     def pooled(self, inputs: Tensor, lengths: Tensor) -> Tensor:
@@ -143,18 +150,19 @@ class WithTokens(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The matrix that an output head may share."""
+        """The matrix that an output head may share, [1, n_vocab, C]."""
         weight: Tensor = self.inner.weight  # type: ignore[assignment]
         return weight
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Return the vectors of tokens: [1, B, T] → [1, B, T, C]."""
         vectors: Tensor = self.inner(tokens.clamp(max=self.n_vocab - 1))
         added = self.added((tokens - self.n_vocab).clamp(min=0))
         return torch.where((tokens < self.n_vocab)[..., None], vectors, added)
 
 
 class Adapter(nn.Module):
-    """x + W_up gelu(W_down x): the identity at the start, since W_up starts at 0."""
+    """x + W_up gelu(W_down x), [1, B, T, C]: the identity at first, since W_up starts at 0."""
 
     def __init__(self, width: int, size: int) -> None:
         super().__init__()
@@ -177,7 +185,7 @@ def add_adapters(model: nn.Module, config: RunConfig) -> None:
 
 
 class Adapted(nn.Module):
-    """A sublayer, and the adapter that changes its output."""
+    """A sublayer, and the adapter that changes its output, [1, B, T, C]."""
 
     def __init__(self, inner: nn.Module, adapter: Adapter) -> None:
         super().__init__()

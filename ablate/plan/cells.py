@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from ablate.formats import LARGEST
 from ablate.kinds import Cost, Run
 from ablate.plan.kinds import planning_of
 from ablate.plan.model import Cell, Resolver, Text
+from ablate.plan.where import where
 from ablate.study import Study
 from ablate.study.design import Combination, combinations
 from ablate.study.source import Source
@@ -67,15 +69,9 @@ def build(study: Study) -> Built:
         if label in cells:
             raise AblateError(f"{study.path}: two cells would be called {label!r}; rename a level")
         stratum = _stratum(study, levels)
-        try:
+        with _of_cell(study, chosen, label):
             resolved = resolver.resolve(chosen, baselines.get(stratum))
             _check_cost(resolved.run.cost)
-        except UnlocatedError:
-            raise
-        except AblateError as error:
-            if str(error).startswith(str(study.path)):
-                raise
-            raise AblateError(f"{study.path}: cell {label!r}: {error}") from None
         baselines.setdefault(stratum, resolved.run)
         cells[label] = Cell(label, levels, stratum, **vars(resolved))
     if unused:
@@ -102,6 +98,22 @@ def build(study: Study) -> Built:
         tuple(resolver.about),
         tuple(resolver.code),
     )
+
+
+@contextmanager
+def _of_cell(study: Study, chosen: Combination, label: str) -> Iterator[None]:
+    """Prefix an error with the line of the key that it is about, and with the cell.
+
+    An error that names a line, or that no line caused (`UnlocatedError`), passes unchanged.
+    """
+    try:
+        yield
+    except UnlocatedError:
+        raise
+    except AblateError as error:
+        if str(error).startswith(str(study.path)):
+            raise
+        raise AblateError(f"{where(study, chosen, str(error))}: cell {label!r}: {error}") from None
 
 
 def _check_cost(cost: Cost) -> None:
@@ -166,7 +178,8 @@ def _distinct(study: Study, resolver: Resolver) -> Iterator[tuple[Combination, C
     seen = set()
     names = {factor: list(levels) for factor, levels in study.factors.items()}
     for chosen in combinations(study.design, names, study.within, study.interactions):
-        levels = resolver.levels(chosen)
+        with _of_cell(study, chosen, _label(study, chosen)):
+            levels = resolver.levels(chosen)
         if (identity := tuple(levels.items())) not in seen:
             seen.add(identity)
             yield chosen, levels

@@ -13,10 +13,11 @@ from ablate.errors import AblateError, written
 from ablate.evaluation import LABELLED, PROBE_SPAN, Evaluation, copied, n_scored
 from ablate.plan.model import Cell, Contrast, Text
 from ablate.plan.resolve import meaningful
+from ablate.plan.where import where
 from ablate.study import Study
 from ablate.study.names import OF_TABLE
 from ablate.study.source import Source
-from ablate.text import counted, of
+from ablate.text import counted, labels, of, share_read, sources
 from ablate.text.readers import TABLES
 
 _MASKING = ("objective", "mask_ratio", "mask_mix", "mask_kind", "mean_span", "corruption")
@@ -43,6 +44,8 @@ COMPARABLE = {  # metric → fields that two cells must share for the comparison
     "pretraining_loss": (*_MASKING, *_TOKENS),
     "forgetting": (*_MASKING, *_TOKENS),
 }
+# shares of the bytes of labelled texts, below which a tokenizer has few tokens for them, and none
+LITTLE, NOTHING = 0.5, 0.01
 
 
 def complaints(
@@ -56,6 +59,21 @@ def complaints(
     yield from _incomparable(study, cells, compared, source)
     yield from _broken(study, cells, texts, source)
     yield from _unread(study, texts, source)
+    yield from _unencoded(study, texts, source)
+
+
+def _unencoded(study: Study, texts: Sequence[Text], source: Source) -> Iterator[str]:
+    """Yield complaints about tokenizers that encode next to nothing of `probe_csv`."""
+    if not (named := study.evaluation.probe_csv):
+        return
+    found = labels.read(sources.absolute(named, study.path.parent))
+    for one in texts:
+        if (share := share_read(found.texts, one.tokenizer)) < NOTHING:
+            yield (
+                f"{source.where('eval', 'probe_csv')}: probe_csv = {named!r}: tokenizer"
+                f" {one.tokenizer.name!r} encodes {share:.1%} of the bytes of its texts; give a"
+                " tokenizer for this text"
+            )
 
 
 def _unread(study: Study, texts: Sequence[Text], source: Source) -> Iterator[str]:
@@ -212,8 +230,9 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
         if config.tokenizer != "tokens":
             continue
         if objective.corrupts and CATALOGUE["corruption"][config.corruption].permutes:
+            key = f"corruption = {config.corruption!r}"
             yield (
-                f"{study.path}: cell {cell.label!r}: corruption = {config.corruption!r}: it is"
+                f"{where(study, cell.levels, key)}: cell {cell.label!r}: {key}: it is"
                 f" unknown where sentences end in corpus {config.corpus!r}; give the tokenizer.json"
                 " that made its tokens"
             )
@@ -222,29 +241,29 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
                 f"{none}: the text of its tokens is not known; give the tokenizer.json that made"
                 " them"
             )
-        for key, kind in (
-            ("mask_kind", config.mask_kind),
-            ("probe.kind", study.evaluation.probe.kind),
+        for key, kind, line in (
+            ("mask_kind", config.mask_kind, where(study, cell.levels, "mask_kind = ")),
+            ("probe.kind", study.evaluation.probe.kind, source.where("eval", "probe", "kind")),
         ):
             if masked and CATALOGUE["mask_kind"][kind].needs_words:
                 yield (
-                    f"{study.path}: cell {cell.label!r}: {key} = {kind!r}: it is unknown where"
+                    f"{line}: cell {cell.label!r}: {key} = {kind!r}: it is unknown where"
                     f" words begin in corpus {config.corpus!r}; give the tokenizer.json that made"
                     " its tokens"
                 )
     for probe in study.evaluation.downstream:
         key = "probe_csv" if probe == LABELLED else "downstream"
-        where = source.where("eval", key) or location
+        line = source.where("eval", key) or location
         for cell in cells:
             model = cell.config.part("architecture")
             if cell.config.part("objective").pairs:
                 yield (
-                    f"{where}: cell {cell.label!r}: {probe} reads running text, and objective ="
+                    f"{line}: cell {cell.label!r}: {probe} reads running text, and objective ="
                     " 'pairs' is trained on pairs; leave the probe out"
                 )
             elif not model.probed:
                 yield (
-                    f"{where}: cell {cell.label!r}: {probe} is a linear probe on hidden states, and"
+                    f"{line}: cell {cell.label!r}: {probe} is a linear probe on hidden states, and"
                     f" architecture = {model.name!r} gives logits alone; give its class a method"
                     " features, from tokens [B, T] to [B, T, width], or leave the probe out"
                 )
@@ -252,13 +271,13 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
                 model.of_blocks or cell.config.part("attention").causal
             ):
                 yield (
-                    f"{where}: cell {cell.label!r}: texts of different lengths are filled up, and"
+                    f"{line}: cell {cell.label!r}: texts of different lengths are filled up, and"
                     f" architecture = {model.name!r} with attention = {cell.config.attention!r}"
                     " sees what fills them; leave probe_csv out"
                 )
             if cell.config.tokenizer == "tokens":
                 yield (
-                    f"{where}: cell {cell.label!r}: tokenizer = 'tokens' cannot encode the texts"
+                    f"{line}: cell {cell.label!r}: tokenizer = 'tokens' cannot encode the texts"
                     f" of {probe}; give the tokenizer.json that made the tokens"
                 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -20,12 +21,16 @@ from ablate.plan.model import Cell, Confound, Contrast, Plan, Resolved, Text, be
 from ablate.plan.resolve import TransformerResolver
 from ablate.study import Fields, Study
 from ablate.study.source import Source, located
-from ablate.text import sources, tasks, tokenizers
-from ablate.text.labels import FITTED, HELD_OUT, VALIDATED, LabelledTexts, few_held_out
+from ablate.text import lexicon, share_read, sources, tasks, tokenizers
+from ablate.text.labels import FEW, FITTED, HELD_OUT, VALIDATED, LabelledTexts, few_held_out
 from ablate.text.tasks import WordList
 from ablate.units import listed
 
 _LOSSES = ("task_loss", "validation_loss")
+LITTLE = (
+    0.5  # share of the bytes of a task's texts, below which a tokenizer has few tokens for them
+)
+NOTHING = 0.01  # and next to none
 
 
 @dataclass
@@ -33,7 +38,13 @@ class FinetuneResolver(TransformerResolver):
     """Resolves the cells of a study that fine-tunes; each file of a task is read once."""
 
     _tasks: dict[str, LabelledTexts | WordList] = field(default_factory=dict)
+    # task, hash of a tokenizer → what is said of how much of its texts is encoded, or ""
+    _read: dict[tuple[str, str], str] = field(default_factory=dict)
     _repeating: dict[str, None] = field(default_factory=dict)  # said of batches of few texts
+    # task, hash of a corpus → its name, the words, and how many of each side and class it has
+    _in_text: dict[tuple[str, str], tuple[str, WordList, dict[int, Counter[int]]]] = field(
+        default_factory=dict
+    )
 
     @property
     def about(self) -> tuple[str, ...]:
@@ -41,7 +52,13 @@ class FinetuneResolver(TransformerResolver):
         files = [(Path(name).name, texts) for name, texts in self._tasks.items()]
         sides = (_sides(name, texts) for name, texts in files)
         doubts = (line for name, texts in files for line in _doubts(name, texts))
-        return (*super().about, *sides, *doubts, *self._repeating)
+        found = (
+            line
+            for (name, _), counted in self._in_text.items()
+            for line in _words_found(Path(name).name, *counted)
+        )
+        read = filter(None, self._read.values())
+        return (*super().about, *sides, *found, *doubts, *read, *self._repeating)
 
     def fields(self, chosen: dict[str, str]) -> Fields:
         """See `TransformerResolver.fields`; a task's file is known by its hash."""
@@ -68,7 +85,8 @@ class FinetuneResolver(TransformerResolver):
             "task_hash": texts.hash,
             "n_class": len(texts.names),
             "n_validation": int(texts.validation.sum()),
-            "n_texts": 2 if texts.seconds else 1,
+            "n_texts": 2 if texts.seconds or texts.choices else 1,
+            "unit": "choice" if texts.choices else "text",
             **_numbers(int(texts.fitted.sum()), int((~texts.fitted).sum())),
         }
 
@@ -99,6 +117,10 @@ class FinetuneResolver(TransformerResolver):
             raise missing("scikit-learn", "sklearn")
         there = config.n_fitted
         of_words = config.unit == "word"
+        if of_words:
+            self._check_words(config)
+        elif config.task_hash:
+            self._check_texts(config)
         tasks.check_number(config.labels, there, 1 if of_words else config.n_class)
         if of_words and config.pooling != RunConfig.model_fields["pooling"].default:
             raise AblateError(
@@ -115,6 +137,66 @@ class FinetuneResolver(TransformerResolver):
             )
         run = Run("finetune", resolved.run.fields).of_parent()
         return replace(resolved, run=run, seeded=True)
+
+    def _check_words(self, config: Any) -> None:
+        """Count the words of a task in the corpus of a run, once for all cells.
+
+        Raises:
+            AblateError: None of those to train on, or none of those held out, are in the text.
+        """
+        corpus = next(
+            one.corpus for one in self.texts.values() if one.corpus.hash == config.corpus_hash
+        )
+        if corpus.holds_tokens or (config.task, corpus.hash) in self._in_text:
+            return
+        words = self._tasks.get(config.task, None) if config.task_hash else tasks.syllables()
+        assert isinstance(words, WordList)
+        train, held_out = lexicon.words_of(corpus)
+        counts: dict[int, Counter[int]] = {}
+        for side, there, what in (
+            (FITTED, train, "to train on stands in the training"),
+            (VALIDATED, held_out, "of the validation part stands in the held-out"),
+            (HELD_OUT, held_out, "that are held out stands in the held-out"),
+        ):
+            of = {word: number for word, (number, its) in words.words.items() if its == side}
+            counts[side] = Counter(number for word, number in of.items() if word in there)
+            if of and not counts[side]:
+                raise AblateError(
+                    f"task = {config.task!r}: none of its {len(of):,} words {what} part of corpus"
+                    f" {corpus.name!r}, which has {len(there):,} words; give words of this text, or"
+                    " another corpus"
+                )
+        self._in_text[config.task, corpus.hash] = (corpus.name, words, counts)
+
+    def _check_texts(self, config: Any) -> None:
+        """Try how much of a task's texts a tokenizer encodes, once for all cells.
+
+        Raises:
+            AblateError: It is next to nothing.
+        """
+        key = config.task, config.tokenizer_hash
+        if key in self._read:
+            return
+        info = next(
+            one.tokenizer
+            for one in self.texts.values()
+            if one.tokenizer.hash == config.tokenizer_hash
+        )
+        found = self._tasks[config.task]
+        assert isinstance(found, LabelledTexts)
+        chosen = (choice for choices in found.choices for choice in choices)
+        share = share_read((*found.texts, *found.seconds, *chosen), info)
+        if share < check.NOTHING:
+            raise AblateError(
+                f"task = {config.task!r}: tokenizer {config.tokenizer!r} encodes {share:.1%} of the"
+                " bytes of its texts; give a tokenizer for this text"
+            )
+        self._read[key] = (
+            f"Warning: task {Path(config.task).name}: tokenizer {config.tokenizer!r} encodes"
+            f" {share:.0%} of the bytes of its texts"
+            if share < check.LITTLE
+            else ""
+        )
 
     def _task_of(self, name: str) -> LabelledTexts | WordList:
         if name not in self._tasks:
@@ -147,6 +229,36 @@ def _sides(name: str, texts: LabelledTexts | WordList) -> str:
     if n := texts.n_left_out:
         text += f"; {n:,} rows are left out, because their text is held out"
     return text
+
+
+def _words_found(
+    name: str, corpus: str, words: WordList, counts: dict[int, Counter[int]]
+) -> Iterator[str]:
+    """Yield how many of a task's words are in a text, and what of it makes results doubtful.
+
+    Args:
+        name: Of the task.
+        corpus: Name of the text.
+        words: The task.
+        counts: Side → how many words of each class are in that part of the text.
+    """
+    n = {side: counts[side].total() for side in (FITTED, HELD_OUT)}
+    yield (
+        f"Of the words of task {name}, {n[FITTED]:,} of {words.count(FITTED):,} to train on are in"
+        f" the training part of corpus {corpus!r}, and {n[HELD_OUT]:,} of"
+        f" {words.count(HELD_OUT):,} held out are in its held-out part"
+    )
+    if n[FITTED] < FEW:
+        yield f"Warning: task {name}: {n[FITTED]} words of corpus {corpus!r} to train on are few"
+    # where the table itself has few, `_doubts` says it
+    if n[HELD_OUT] < FEW <= words.count(HELD_OUT):
+        yield f"Warning: task {name}: in corpus {corpus!r} {few_held_out(n[HELD_OUT], 'words')}"
+    for side, what in ((FITTED, "to train on"), (HELD_OUT, "held out")):
+        if absent := [label for k, label in enumerate(words.names) if not counts[side][k]]:
+            yield (
+                f"Warning: task {name}: no word {what} is in corpus {corpus!r} of"
+                f" {listed([repr(label) for label in absent], most=3)}"
+            )
 
 
 def _doubts(name: str, texts: LabelledTexts | WordList) -> Iterator[str]:

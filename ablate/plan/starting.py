@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ablate.components import CATALOGUE
+from ablate.components.starting import blocks_of
 from ablate.config import RunConfig
 from ablate.errors import AblateError, written
 from ablate.study import Fields, Study
@@ -39,18 +41,30 @@ class Starts:
             AblateError: There is no such model.
         """
         given = self._source(named["start_from"])
-        n_layer = given.fields["n_layer"]
-        if named.get("n_layer", n_layer) != n_layer:
-            raise AblateError(
-                f"n_layer = {named['n_layer']}: the given weights have n_layer = {n_layer}; leave"
-                " blocks out with drop_blocks"
-            )
-        if n_layer and len(named.get("drop_blocks", ())) >= n_layer:
-            raise AblateError(
-                f"drop_blocks = {list(named['drop_blocks'])}: the given weights have n_layer ="
-                f" {n_layer}, and at least one block has to be left"
-            )
-        n_ctx = named.get("n_ctx", given.fields["n_ctx"])
+        of_model = {**given.fields, **named}
+        encodes = CATALOGUE["architecture"][of_model["architecture"]].encodes
+        layers = {"n_layer": given.fields["n_layer"]}
+        if encodes and (n := given.run.config.n_layer_encoder):
+            layers = {"n_layer_encoder": n, **layers}
+        for name, n in layers.items():
+            if named.get(name, n) != n:
+                raise AblateError(
+                    f"{name} = {named[name]}: the given weights have {name} = {n}; remove it, and"
+                    " leave blocks out with drop_blocks"
+                )
+        dropped = named.get("drop_blocks", ())
+        stacks = dict(zip(("encoder", "decoder")[-len(layers) :], layers, strict=True))
+        counts = {stack: layers[name] for stack, name in stacks.items()}
+        for part in blocks_of("drop_blocks", dropped, counts):
+            name = stacks[part.stack]
+            layers[name] -= 1
+            if not layers[name]:
+                of = f" of the {part.stack}" if len(stacks) > 1 else ""
+                raise AblateError(
+                    f"drop_blocks = {list(dropped)}: the given weights have {name} ="
+                    f" {counts[part.stack]}, and at least one block{of} has to be left"
+                )
+        n_ctx = of_model["n_ctx"]
         default = RunConfig.model_fields["batch_tokens"].default
         return {
             **given.fields,
@@ -59,7 +73,7 @@ class Starts:
             "start_hash": given.hash,
             **named,
             "start_from": given.path.name,
-            "n_layer": n_layer - len(named.get("drop_blocks", ())),
+            **layers,
         }
 
     def n_vocab(self, named: Fields, n_tokenizer: int) -> int:
@@ -71,7 +85,13 @@ class Starts:
         given = self._by_hash[named["start_hash"]]
         n: int = given.run.config.n_vocab
         # the tokenizer of a folder may have the objective's tokens, too
-        if n_tokenizer > n and named["tokenizer"] != given.tokenizer:
+        own = named["tokenizer"] == given.tokenizer
+        if not own and not given.run.config.part("corruption_tokens").added:
+            raise AblateError(
+                f"tokenizer = {written(named['tokenizer'])}: the given weights have tokens for"
+                " hidden text in the tokenizer of their folder; remove it"
+            )
+        if n_tokenizer > n and not own:
             raise AblateError(
                 f"tokenizer = {written(named['tokenizer'])}: it has {n_tokenizer:,} tokens, and"
                 f" the given weights {n:,}"
@@ -95,6 +115,9 @@ class Starts:
 
         if not config.part("start").given:
             return True
+        objective = config.part("objective")
+        if objective.corrupts:
+            objective.check_given(config)
         fit = start.fit(self._by_hash[config.start_hash].run.config, config)
         label = ", ".join(f"{factor}={level}" for factor, level in chosen.items())
         said = (

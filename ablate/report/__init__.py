@@ -105,7 +105,10 @@ def write(data: ReportData, out: Path, kinds: Sequence[str] = SVG) -> Path:
         "badges": overview.badges(data),
         "matrix": overview.matrix(data),
         "metric": data.labels,
-        "families": answers.families(data) + answers.interactions(data) + answers.changes(data),
+        "families": [
+            *(*answers.families(data), *answers.successive(data)),
+            *(*answers.interactions(data), *answers.changes(data)),
+        ],
         "sections": sections,
     }
     _save(out / "report.md", _templates(False).get_template("report.md.j2").render(content))
@@ -127,7 +130,7 @@ def answer(data: ReportData) -> str:
     lines = [data.study.question, fairness.state(data), *lead(data)]
     short = answers.brief(data)
     lines += [answers.legend(data)] if short else []
-    for family in answers.families(data):
+    for family in answers.families(data) + answers.successive(data):
         lines += ["", f"{family.heading}:", *_lines(family, short)]
     for family in answers.interactions(data) + answers.changes(data):
         lines += [
@@ -200,7 +203,10 @@ def _sections(data: ReportData, figure_set: FigureSet) -> list[Section]:
         "Effects",
         paragraphs=[*answers.cells(data), *answers.unranked(data), *answers.lengths(data)],
         figures=drawn["effects"],
-        tables=_full(tables.effects(data), tables.interactions(data), tables.changes(data)),
+        tables=_full(
+            *(tables.effects(data), tables.successive(data)),
+            *(tables.interactions(data), tables.changes(data)),
+        ),
     )
     sections = [
         Section("basis", "Basis of the comparison", paragraphs=fairness.fairness(data)),
@@ -221,7 +227,7 @@ def _sections(data: ReportData, figure_set: FigureSet) -> list[Section]:
         Section("curves", "Learning curves", figures=drawn["curves"]),
         Section("over", "Over an ordered factor", figures=drawn["over"]),
         _grids(drawn["grids"], data),
-        Section("time", "Loss against time", figures=drawn["time"]),
+        Section("time", sentence(f"{data.labels.phrase} against time"), figures=drawn["time"]),
         Section("stream", "Inside the model", figures=drawn["stream"]),
         Section(
             "tuning",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from ablate.analysis.records import (
     SameRuns,
     SeedGroups,
     Spread,
+    Successive,
     Threshold,
     Untrained,
     Variance,
@@ -31,9 +32,9 @@ from ablate.analysis.records import (
 )
 from ablate.plan.compare import MISMATCH
 from ablate.report.data import ReportData
-from ablate.report.labels import MetricLabels, decimals, detectable, named, number, plural
-from ablate.report.sentences import numbers, say
-from ablate.units import listed
+from ablate.report.labels import MetricLabels, detectable, named, plural
+from ablate.report.sentences import numbers, places, say
+from ablate.units import listed, number, signed
 
 VERDICTS: dict[Verdict, str] = {  # of a contrast → words
     "better": "better",
@@ -44,6 +45,7 @@ VERDICTS: dict[Verdict, str] = {  # of a contrast → words
     "unknown": "without an answer",
 }
 FEW = 3  # strata that each have a line of their own
+MOST = 8  # levels of one verdict that a summary names; of more it has the number
 # from this many contrasts on, the answer summarises families and lists contrasts below
 MANY = 10
 
@@ -54,12 +56,13 @@ class Answer:
 
     level: str
     text: str  # what follows the level's name
-    finding: Contrast | Change | Interaction
+    finding: Contrast | Successive | Change | Interaction
 
     @property
     def verdict(self) -> str:
-        """The verdict of a contrast; "changed" for a change or an interaction."""
-        return self.finding.verdict if isinstance(self.finding, Contrast) else "changed"
+        """The verdict of a difference of two arms; "changed" for a change or an interaction."""
+        one = self.finding
+        return one.verdict if isinstance(one, Contrast | Successive) else "changed"
 
     @property
     def anchor(self) -> str:
@@ -112,27 +115,29 @@ def unranked(data: ReportData) -> list[str]:
     return [text for one in data.findings.of(Best) if (text := say("unranked", one))]
 
 
-def digits_of(data: ReportData, stratum: str) -> int:
-    """Return the decimals of a mean: two digits of the deviation over seeds in a stratum."""
-    good = data.good[data.good["stratum"] == stratum].groupby("arm", observed=True)["metric"]
-    return decimals(float(good.std().median()))
-
-
 def _candidates(data: ReportData, one: Best) -> Iterator[str]:
-    """Yield the arms of a set with their means, with enough decimals to show them apart."""
-    digits = digits_of(data, one.stratum)
-    while digits < 5 and len({number(mean, digits) for mean in one.means}) < len(one.means):
-        digits += 1
+    """Yield the arms of a set with their means."""
     for arm, mean in zip(one.arms, one.means, strict=True):
         unit = data.labels.after if arm == one.arms[0] else ""
-        yield f"{called(data, arm)} ({number(mean, digits)}{unit})"
+        yield f"{called(data, arm)} ({number(mean, data.places)}{unit})"
 
 
 def cells(data: ReportData) -> list[str]:
     """Return a sentence on each cell that did not learn, or whose seeds fall into groups."""
+    untrained = data.findings.of(Untrained)
+    whole = [one for one in untrained if one.whole]
+    together = [say("untrained_cells", whole, data.known, data.places)] if len(whole) > 1 else []
     return [
-        *(say("untrained", one, data.known) for one in data.findings.of(Untrained)),
-        *(say("seed_groups", one, data.labels) for one in data.findings.of(SeedGroups)),
+        *together,
+        *(
+            say("untrained", one, data.known, data.places)
+            for one in untrained
+            if not (together and one.whole)
+        ),
+        *(
+            say("seed_groups", one, data.labels, data.places)
+            for one in data.findings.of(SeedGroups)
+        ),
         *(say("copying", one, data.labels) for one in data.findings.of(Copying)),
         *(say("threshold", one, data.labels) for one in data.findings.of(Threshold)),
     ]
@@ -174,7 +179,9 @@ def brief(data: ReportData) -> bool:
 def legend(data: ReportData) -> str:
     """Return what a brief answer is based on and what its numbers are."""
     significant = any(
-        one.significant for one in data.findings if isinstance(one, Contrast | Change | Interaction)
+        one.significant
+        for one in data.findings
+        if isinstance(one, Contrast | Successive | Change | Interaction)
     )
     return say("legend", data.labels, significant)
 
@@ -261,6 +268,23 @@ def _qualified(data: ReportData, one: Contrast, other: OfContrast) -> str:
         case Mismatch():
             return say("mismatch", other, MISMATCH)
     raise AssertionError(other)
+
+
+def successive(data: ReportData) -> list[Family]:
+    """Return how each level differs from the one before it, for the factors of [report]."""
+    answered: list[Family] = []
+    found = data.findings.of(Successive)
+    for part in grouped(found, lambda one: (one.factor, one.stratum)):
+        corrected = found if data.correction == "study" else part
+        over = _over(sum(one.verdict != "untrained" for one in corrected), "successive difference")
+        answers = tuple(
+            Answer(named(one.factor, one.level), say("successive", one, data.labels, over), one)
+            for one in part
+        )
+        where = f" at {part[0].stratum}" if part[0].stratum else ""
+        heading = f"{part[0].factor}{where}, each level against the one before"
+        answered.append(Family(heading, *_summaries(data.labels, "the level before", answers)))
+    return answered
 
 
 def interactions(data: ReportData) -> list[Family]:
@@ -351,9 +375,14 @@ def _found(
         joint: Sentence on all together, said where none is significant by itself.
     """
     macro = "unchanged" if begin.startswith("The effect") else "additive"
-    summary = say(macro, list(rest), detectable(labels, rest.values())) if rest else ""
+    names = list(rest) if len(rest) <= MOST else [_counted(len(rest), len(rest) + len(answers))]
+    summary = say(macro, names, detectable(labels, rest.values())) if rest else ""
     summary += f" {joint}" if joint and not answers else ""
-    moved = listed(f"{one.level} ({numbers(one.finding)})" for one in answers)
+    moved = (
+        listed(f"{one.level} ({numbers(one.finding)})" for one in answers)
+        if len(answers) <= MOST
+        else _counted(len(answers), len(rest) + len(answers))
+    )
     if answers or rest:
         yield Family(heading, summary, answers, (f"{begin} {moved}. " if moved else "") + summary)
 
@@ -388,16 +417,20 @@ def _summaries(
         alike = [one for one in answers if one.verdict == name]
         if not alike:
             continue
+        many = len(alike) > MOST
         levels = listed(one.level for one in alike)
+        if many:
+            levels = _counted(len(alike), len(answers))
         is_so = f"{'is' if len(alike) == 1 else 'are'} {text}{against.get(name, '')}"
         plain.append(f"{levels} {is_so}")
         if name == "inconclusive":
+            names = "" if many else f" ({levels})"
             part = (
-                f"none of {len(alike)} ({levels}) differs significantly from {baseline}"
+                f"none of {len(alike)}{names} differs significantly from {baseline}"
                 if len(alike) == len(answers) > 1
                 else f"{levels} {is_so}"
             )
-            see = detectable(labels, [_contrast(one).detectable for one in alike])
+            see = detectable(labels, [one.finding.detectable for one in alike])
             full.append(part + (f": {see}" if see else ""))
         elif name in ("unknown", "untrained"):
             full.append(f"{levels} {is_so}")
@@ -405,10 +438,15 @@ def _summaries(
             full += [f"{one.level} {say('partial_brief', one.finding)}" for one in alike]
         else:
             each = listed(f"{one.level} ({numbers(one.finding)})" for one in alike)
-            full.append(f"{each} {is_so}")
+            full.append(f"{levels} ({_range(alike)}) {is_so}" if many else f"{each} {is_so}")
     return "; ".join(plain) + "." if len(answers) > 1 else "", answers, "; ".join(full) + "."
 
 
-def _contrast(answer: Answer) -> Contrast:
-    assert isinstance(answer.finding, Contrast)
-    return answer.finding
+def _counted(n: int, of: int) -> str:
+    return f"all {n}" if n == of else f"{n} of {of}"
+
+
+def _range(alike: Sequence[Answer]) -> str:
+    """Return the smallest and the largest effect of several contrasts."""
+    found = sorted((one.finding for one in alike), key=lambda one: one.mean)
+    return " to ".join(signed(one.mean, places(one)) for one in (found[0], found[-1]))

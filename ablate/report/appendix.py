@@ -11,7 +11,7 @@ import pandas as pd
 from ablate import formats
 from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
-from ablate.report.labels import decimals, plural
+from ablate.report.labels import plural
 from ablate.report.tables import measured, plain
 from ablate.results import without_folders
 from ablate.store import questions
@@ -36,7 +36,7 @@ def cost(data: ReportData) -> Table:
         "cost",
         f"Device time by role and final status of the attempt: {duration(total)} in total, over"
         f" {plural(len(frame), 'attempt')}.",
-        ("role", "ended attempts", "attempts", "device time"),
+        ("role", "outcome", "attempts", "device time"),
         tuple(rows),
         questions.find("gpu-seconds").with_values(study=data.study.name) + ";",
     )
@@ -146,7 +146,6 @@ def _last_line(error: Any) -> str:
 
 def runs(data: ReportData) -> Table:
     """Return a table of all runs, one row each."""
-    places = decimals(float(data.good["metric"].std()) / 10) if len(data.good) > 1 else 4
     field = tuned_field(data.settings)
     if data.study.own and data.runs.get(field, pd.Series(dtype=float)).isna().all():
         field = ""  # no column
@@ -157,7 +156,7 @@ def runs(data: ReportData) -> Table:
             Value(f"{run['seed']}", run["seed"]),
             run["role"],
             run["status"],
-            measured(float(run["metric"]), places),
+            measured(float(run["metric"]), data.places),
             *((_rate(run[field]),) if field in data.runs else ()),
             _seconds(float(run["seconds"])),
             Value(f"{run['attempts']}", run["attempts"]),

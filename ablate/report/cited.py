@@ -65,9 +65,11 @@ def _sources(data: ReportData) -> Iterator[str]:
         for one in data.code
         for factor, name, _, source in one.code.about.get("levels", ())
     }
+    # a set takes one None for the same as another, but not one NaN
+    runs = data.runs.astype(object).where(data.runs.notna(), None)
     for name, row in CATALOGUE.items():
         default = field_info(name).default
-        for fields in _combinations(data, name, row):
+        for fields in _combinations(runs, name, row):
             value = fields.setdefault(name, default)  # which runs of earlier versions lack
             if not meaningful(name, fields):
                 continue
@@ -91,12 +93,12 @@ def _given(tables: Mapping[str, Any], name: str) -> Iterator[str]:
             yield from _given(value, name)
 
 
-def _combinations(data: ReportData, name: str, row: Factor) -> Iterator[dict[str, Any]]:
+def _combinations(runs: pd.DataFrame, name: str, row: Factor) -> Iterator[dict[str, Any]]:
     """Yield the values that runs have of a field, each with those that give it a meaning."""
-    columns = [one for one in (name, *row.needs, NEUTRAL.get(name)) if one in data.runs]
-    for values in set(zip(*(data.runs[one] for one in columns), strict=True)) or {()}:
+    columns = [one for one in (name, *row.needs, NEUTRAL.get(name)) if one in runs]
+    for values in set(zip(*(runs[one] for one in columns), strict=True)) or {()}:
         yield {
-            str(one): value for one, value in zip(columns, values, strict=True) if pd.notna(value)
+            str(one): value for one, value in zip(columns, values, strict=True) if value is not None
         }
 
 

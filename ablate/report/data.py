@@ -19,6 +19,7 @@ from ablate.report.labels import (
     metric_labels,
 )
 from ablate.study import tuned_field
+from ablate.units import decimals
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -37,6 +38,12 @@ class ReportData(StudyData):
     def findings(self) -> Findings:
         """All findings of the study."""
         return analysis.find(self, self.curves_fitted)
+
+    @cached_property
+    def places(self) -> int:
+        """Decimals of every value of the metric: two digits of its deviation over seeds."""
+        spreads = self.good.groupby("cell")["metric"].std()
+        return decimals(float(spreads.median()))
 
     @cached_property
     def objectives(self) -> list[Any]:

@@ -15,6 +15,8 @@ import pandas as pd
 
 from ablate import figures
 
+MOST_TOLD = 48  # numbers in the text that stands for a figure
+
 
 @dataclass(frozen=True)
 class Value:
@@ -73,13 +75,30 @@ class Figure:
     folded: bool = False  # of many panels: shown on request
     kinds: tuple[str, ...] = ("svg",)
     wide: bool = False  # as wide as a page
+    panels: tuple[str, ...] = ()  # names, where there are several
 
     @property
     def svg(self) -> str:
         """The figure's SVG for the page, once it is drawn."""
-        return figures.inline(
-            self.file.read_text(encoding="utf-8"), self.name, html.escape(self.title)
-        )
+        return figures.inline(self._drawn, self.name, html.escape(self.alt))
+
+    @cached_property
+    def alt(self) -> str:
+        """What stands for the figure where it is not seen, once it is drawn: title and numbers."""
+        axes = figures.told(self._drawn)
+        named = zip(self.panels, axes, strict=False) if self.panels else (("", one) for one in axes)
+        said, room = [self.title], MOST_TOLD
+        for name, texts in named:
+            if shown := texts[: max(0, room)]:
+                said.append(f"{name}{': ' if name else ''}{'; '.join(shown)}")
+            room -= len(texts)
+        if room < 0:
+            said.append(f"{-room} more are in the tables")
+        return f"{'. '.join(said)}." if said[1:] else self.title
+
+    @cached_property
+    def _drawn(self) -> str:
+        return self.file.read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from ablate.report.labels import plural
 
 NUMBERS = 120_000  # values of all curves: 0.8 MB of JSON
 FEWEST, MOST = 12, 200  # points of a curve
-DIGITS = 4  # significant ones, of a value of a curve
+DIGITS = 4  # significant ones, of a value of a curve or a cost
 LINES = 20  # of an error or a log: its last ones
 WIDTH = 300  # characters of a line of these
 LOGS = 100  # attempts whose logs are read: the newest that did not complete
@@ -33,7 +33,7 @@ def exploration(data: ReportData) -> dict[str, Any]:
     """Return what the section "Explore" shows, ready for JSON: no NaN, no infinity.
 
     Returns:
-        metric: name, label and goal ("min", "max") of the metric.
+        metric: name, label, goal ("min", "max") and places (decimals) of the metric.
         factors: names. arms: name, colour ("" for that of the text) and dash of each, in the order
             of the figures. strata: names.
         cells: columns label, arm, stratum, baseline (of its stratum, or itself; places in the
@@ -63,7 +63,12 @@ def without_curves(data: ReportData, per_step: Mapping[int, float]) -> dict[str,
     common, configs, chosen = _configs(data)
     return {
         "study": data.study.name,
-        "metric": {"name": data.study.metric, "label": data.labels.axis, "goal": data.labels.goal},
+        "metric": {
+            "name": data.study.metric,
+            "label": data.labels.axis,
+            "goal": data.labels.goal,
+            "places": data.places,
+        },
         "factors": data.factors,
         "arms": [_arm(index, name) for index, name in enumerate(data.arms["arm"].cat.categories)],
         "strata": data.strata,
@@ -115,8 +120,9 @@ def _runs(
 ) -> dict[str, Any]:
     runs = data.runs
     place = {cell: index for index, cell in enumerate(data.arms["cell"])}
-    numbers = ("metric", "tokens", "flops", "seconds", "n_params", "diverged_at")
+    numbers = ("tokens", "flops", "seconds", "n_params", "diverged_at")
     columns = {name: _numbers(runs[name]) for name in numbers}
+    metric = [value if math.isfinite(value) else None for value in _floats(runs["metric"])]
     steps = [
         None if math.isnan(tokens) or not per_step.get(run) else round(tokens / per_step[run])
         for run, tokens in zip(runs["run"], _floats(runs["tokens"]), strict=True)
@@ -128,7 +134,7 @@ def _runs(
         "role": _coded(list(runs["role"])),
         "status": _coded(list(runs["status"])),
         "attempts": _coded([int(count) for count in runs["attempts"]]),
-        "metric": columns["metric"],
+        "metric": metric,
         "seconds": columns["seconds"],
         "steps": _coded(steps),
         "tokens": _coded(columns["tokens"]),

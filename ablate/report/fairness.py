@@ -117,10 +117,12 @@ def _tuned(data: ReportData) -> str:
         )
         found = data.findings.of(Tuning)
         if 0 < len(found) <= NAMED:
-            each_rate = [f"{one.lr:.3g} for {one.group}" for one in found if one.trains]
+            each_rate = listed(f"{one.lr:.3g} for {one.group}" for one in found if one.trains)
         else:
-            each_rate = [f"{rate:.3g}" for rate in rates]
-        chosen = f"chosen: {listed(each_rate)}" if each_rate else "none is chosen yet"
+            each_rate = " to ".join(
+                dict.fromkeys(f"{rate:.3g}" for rate in (rates[:1] + rates[-1:]))
+            )
+        chosen = f"chosen: {each_rate}" if each_rate else "none is chosen yet"
         shares = any(len(one.cells) > 1 for one in found)
         first = ", on the first cell of each group" if shares else ""
         lost = [one.group for one in found if not one.trains]

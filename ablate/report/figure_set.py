@@ -22,6 +22,7 @@ from matplotlib.figure import Figure as Canvas
 from ablate import figures
 from ablate.launch.devices import cpu_threads
 from ablate.report.document import Figure
+from ablate.report.labels import sentence
 
 SPAN = 1e100  # largest number that an axis can span
 OPEN = 12  # panels of a figure that is open at first
@@ -89,7 +90,8 @@ class FigureSet:
         wide, folded = len(panels) > 1, len(panels) > OPEN
         file, kinds = self.folder / f"{name}.svg", tuple(self.kinds)
         text = " ".join(filter(None, (caption.strip(), *_notes(panels))))
-        return [Figure(name, title, text, file, folded, kinds, wide)]
+        names = tuple(panel.stratum for panel in panels) if wide else ()
+        return [Figure(name, title, text, file, folded, kinds, wide, names)]
 
     def draw(self) -> None:
         """Save all figures. Where one fails, its error is raised."""
@@ -128,7 +130,7 @@ def _notes(panels: Sequence[Panel]) -> list[str]:
     """Return the notes of panels, with their stratum; one that all share stands alone."""
     notes = {panel.stratum: panel.note for panel in panels}
     if len(set(notes.values())) == 1:
-        return [panels[0].note]
+        return [sentence(panels[0].note)]
     return [f"At {stratum}: {note}" for stratum, note in notes.items() if note]
 
 

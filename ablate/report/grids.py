@@ -5,9 +5,10 @@ from __future__ import annotations
 from ablate.analysis.records import GridLevel, GridNote, GridTerm
 from ablate.report.data import ReportData
 from ablate.report.document import Span, Table, Value
-from ablate.report.labels import decimals, ends, p_digits, percent, signed
+from ablate.report.labels import p_digits, percent
 from ablate.report.sentences import say
 from ablate.store.questions import quoted
+from ablate.units import decimals, ends, signed
 
 
 def notes(data: ReportData) -> list[str]:

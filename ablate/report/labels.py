@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ablate import metrics
 from ablate.study import tuned
-from ablate.units import power
+from ablate.units import decimals, number
 
-PHRASES = {  # metric → what a sentence calls it; "{at}" is the number behind "@"
+PHRASES = {  # metric → what a sentence calls it; {at}: the number behind "@"; {share}: in percent
     "loss": "held-out loss",
     "bits_per_byte": "held-out bits per byte",
     "accuracy": "held-out accuracy",
     "probe_loss": "masked loss at ratio {at}",
     "probe_accuracy": "masked accuracy at ratio {at}",
-    "reconstruction_loss": "reconstruction error with {at} of the patches hidden",
+    "reconstruction_loss": "reconstruction error with {share} of the patches hidden",
     "pseudo_perplexity": "pseudo-perplexity",
     "loss_at_length": "held-out loss at {at}× the context",
-    "corrupted_loss": "loss on {at} of the text, hidden",
-    "corrupted_accuracy": "accuracy on {at} of the text, hidden",
+    "corrupted_loss": "loss with {share} of the text hidden",
+    "corrupted_accuracy": "accuracy with {share} of the text hidden",
     "exact_match": "exact matches with a beam of {at}",
     "error_rate": "error rate with a beam of {at}",
     "error_at_length": "error rate from {at} tokens of the source on",
@@ -112,72 +112,13 @@ def metric_labels(text: str, goal: str, *, own: bool = False, unit: str = "") ->
     if own:
         return MetricLabels(f"{name} at step {at}" if at else text, "", goal)
     unit = metrics.METRICS[name].unit if name in metrics.METRICS else unit
-    phrase = PHRASES[name].format(at=at) if name in PHRASES else text.replace("_", " ")
+    share = f"{100 * float(at):.3g}%" if "{share}" in PHRASES.get(name, "") else ""
+    phrase = PHRASES[name].format(at=at, share=share) if name in PHRASES else text.replace("_", " ")
     widest = 1.0 if unit == "share" else math.inf
     return MetricLabels(phrase, "" if unit in ("share", "bits per byte") else unit, goal, widest)
 
 
 # -- numbers ---------------------------------------------------------------------------------------
-
-MINUS = "−"
-MOST_DECIMALS = 12  # less is the rounding of a loss in 64 bits
-LONG = 5  # numbers that begin after more decimals have a power of ten
-
-
-def decimals(scale: float) -> int:
-    """Return the decimals, at least one, that show two digits of an uncertainty of `scale`.
-
-    >>> decimals(0.0123), decimals(0.5), decimals(40.0), decimals(float("nan")), decimals(3e-8)
-    (3, 2, 1, 4, 9)
-    """
-    if not math.isfinite(scale) or scale <= 0:
-        return 4
-    return min(MOST_DECIMALS, max(1, 1 - math.floor(math.log10(scale))))
-
-
-def number(value: float, places: int = 4) -> str:
-    """Return a value with `places` decimals, or three digits from a billion on; "–" for NaN.
-
-    >>> number(0.0312, 3), number(3.12e-7, 8), number(1.5000000312, 8), number(2e-9, 12)
-    ('0.031', '3.1×10⁻⁷', '1.50000003', '2.000×10⁻⁹')
-    """
-    if math.isnan(value):
-        return "–"
-    if math.isinf(value):
-        return "∞" if value > 0 else f"{MINUS}∞"
-    if places > LONG and 0 < (size := abs(round(value, places))) < 10**-LONG:
-        exponent = math.floor(math.log10(size))
-        mantissa = f"{value / 10.0**exponent:.{max(0, places + exponent)}f}"
-        return f"{mantissa}×{power(10.0**exponent)}".replace("-", MINUS)
-    return (f"{value:.{places}f}" if abs(value) < 1e9 else f"{value:.3g}").replace("-", MINUS)
-
-
-def signed(value: float, places: int = 4) -> str:
-    """Return `number` with its sign, unless it rounds to zero."""
-    text = number(value, places)
-    if text.strip(f"{MINUS}0.") == "":
-        return text.lstrip(MINUS)
-    return f"+{text}" if value > 0 else text
-
-
-def ends(
-    low: float,
-    high: float,
-    places: int,
-    write: Callable[[float, int], str] = signed,
-    unit: str = "",
-) -> str:
-    """Return an interval; an end other than zero gets more decimals rather than be shown as zero.
-
-    >>> ends(-0.111, -0.0002, 3), ends(-0.1, 0.0, 2)
-    ('−0.111 to −0.0002', '−0.10 to 0.00')
-    """
-    return " to ".join(write(end, _nonzero(end, places)) + unit for end in (low, high))
-
-
-def _nonzero(value: float, places: int) -> int:
-    """At least `places` decimals, with which a value that is not zero does not look like it."""
-    return next((more for more in range(places, 12) if round(value, more)), places)
 
 
 def detectable(labels: MetricLabels, resolvable: Iterable[float]) -> str:
@@ -207,8 +148,8 @@ def detectable(labels: MetricLabels, resolvable: Iterable[float]) -> str:
             f" the noisiest contrast no possible effect: it would have to be {most}, and shares"
             f" differ by at most {labels.widest:g}"
         )
-    each = ", depending on the contrast," if least != most else ""
-    return f"only effects of {several}{labels.after} or more{each} are detected with 80% power"
+    noisiest = f", {most} for the noisiest contrast," if least != most else ""
+    return f"only effects of {least}{labels.after} or more{noisiest} are detected with 80% power"
 
 
 def p_value(p: float) -> str:

@@ -10,11 +10,11 @@ from ablate.analysis.records import LinearProbe, ProbeLoss
 from ablate.evaluation import CHANCE, LABELLED
 from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
-from ablate.report.labels import decimals
 from ablate.report.sentences import say
 from ablate.report.tables import measured
 from ablate.store.questions import quoted
 from ablate.text.labels import LABELS
+from ablate.units import decimals
 
 
 def sentences(data: ReportData) -> list[str]:
@@ -67,7 +67,10 @@ def grids(data: ReportData) -> list[Table]:
             data,
             "linear-probes",
             "Accuracy of linear probes on frozen features, the mean over seeds.",
-            [(one, one.name, 0.0, one.name) for one in data.findings.of(LinearProbe)],
+            [
+                (one, one.name, 0.0, one.name.replace("_", " "))
+                for one in data.findings.of(LinearProbe)
+            ],
         ),
     ]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -25,6 +26,7 @@ from ablate.units import count, listed
 SHAPE = {"n_layer": "n_layer", "d_model": "d_model", "n_head": "head_combine", "d_mlp": "d_mlp"}
 # settings of the optimiser that a reader needs to repeat it
 RECIPE = ("weight_decay", "grad_clip", "warmup", "dropout")
+FEW = 3  # values of a setting that are named one by one
 SIGN_FLIP_FROM = 6  # fewest pairs for an exact sign-flip test to reach p < 0.05
 
 
@@ -50,34 +52,33 @@ def _training(data: ReportData) -> str:
         return _imported(data)
     texts = {
         name: listed(sorted({without_folders(text) for text in map(str, runs[name])}), "or")
-        for name in ("corpus", "tokenizer", "schedule", "precision", "n_ctx")
-    }
+        for name in ("corpus", "tokenizer", "schedule", "precision")
+    } | {"n_ctx": _values(runs["n_ctx"])}
     pretrained = data.runs[data.runs["role"] == "pretrain"]
     tokens = sorted(set((runs if pretrained.empty else pretrained)["tokens"]))
     made = "trained" if pretrained.empty else "pre-trained"
     amount = " to ".join(dict.fromkeys((count(tokens[0]), count(tokens[-1]))))
-    batch = listed(map(count, sorted(set(runs["batch_tokens"]))), "or")
+    batch = _values(runs["batch_tokens"], count)
     # runs of earlier versions lack fields, which had the default
     fields = [
         {str(name): value for name, value in run.items() if value == value}
         for run in runs.to_dict("records")
     ]
     shapes = {
-        name: sorted({run[name] for run in fields if meaningful(about, run)})
+        name: {run[name] for run in fields if meaningful(about, run)}
         for name, about in SHAPE.items()
     }
-    shape = listed(f"{name} {listed(values, 'or')}" for name, values in shapes.items() if values)
-    patches = sorted({int(run["patch"]) for run in fields if "patch" in run})
+    shape = listed(f"{name} {_values(values)}" for name, values in shapes.items() if values)
+    patches = _values({int(run["patch"]) for run in fields if "patch" in run})
     read = (
-        f"patches of the images {texts['corpus']} ({listed(patches, 'or')} pixels a side,"
+        f"patches of the images {texts['corpus']} ({patches} pixels a side,"
         f" {texts['n_ctx']} an image, {batch} a step)"
         if data.of_images
         else f"tokens of {texts['corpus']} ({texts['tokenizer']} tokens, {texts['n_ctx']} a"
         f" sequence, {batch} a step)"
     )
     recipe = listed(
-        f"{name.replace('_', ' ')} {listed([f'{x:g}' for x in sorted(set(runs[name]))], 'or')}"
-        for name in RECIPE
+        f"{name.replace('_', ' ')} {_values(runs[name], '{:g}'.format)}" for name in RECIPE
     )
     if tokens == [0]:
         return (
@@ -89,7 +90,16 @@ def _training(data: ReportData) -> str:
         f" {amount} {read} by {_levels(runs, 'optimiser', {'adamw': 'AdamW'})} with a"
         f" {texts['schedule']} schedule, in"
         f" {texts['precision']}: {recipe}.{_started(data)} {_held_out(data)}{_task(data)}"
+        " tables/runs.csv has the settings of every run."
     )
+
+
+def _values(values: Iterable[Any], write: Callable[[Any], str] = str) -> str:
+    """Return numbers as a list, or their range, where the table of runs has what is between."""
+    ordered = sorted(set(values))
+    if len(ordered) <= FEW:
+        return listed(map(write, ordered), "or")
+    return f"{write(ordered[0])} to {write(ordered[-1])}"
 
 
 def _started(data: ReportData) -> str:
@@ -172,7 +182,8 @@ def _models(data: ReportData) -> str:
 def _levels(runs: pd.DataFrame, factor: str, called: Mapping[str, str]) -> str:
     """Return the levels of a factor; runs of earlier versions lack it, and had its default."""
     default = field_info(factor).default
-    levels = sorted(set(runs[factor].fillna(default))) if factor in runs else [default]
+    given = set(runs[factor].astype(object).fillna(default)) if factor in runs else {default}
+    levels = sorted(given)
     return called.get(levels[0], levels[0]) if len(levels) == 1 else listed(levels, "or")
 
 
@@ -413,10 +424,9 @@ def _stages(data: ReportData) -> str:
 
 
 def _provenance(data: ReportData) -> str:
-    hashes = listed(sorted({str(value)[:12] for value in data.effects["input_hash"]}))
-    inputs = (
-        f" SHA-256 of all values that went into a family's effects: {hashes}." if hashes else ""
-    )
+    hashes = sorted({str(value)[:12] for value in data.effects["input_hash"]})
+    where = listed(hashes) if len(hashes) <= FEW else "column input_hash of tables/effects.csv"
+    inputs = f" SHA-256 of all values that went into a family's effects: {where}." if hashes else ""
     return (
         f"All numbers are in the study's database: study {data.study.name}, revision"
         f" {data.study.revision}.{inputs}{_code(data)}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from statistics import fmean
 
 from ablate.analysis.records import (
     Best,
@@ -20,9 +22,11 @@ from ablate.analysis.records import (
 from ablate.plan.compare import MISMATCH
 from ablate.report import answers, fairness, plots, scaled
 from ablate.report.data import ReportData
-from ablate.report.labels import detectable, ends, number, percent, plural, signed
+from ablate.report.labels import detectable, percent, plural
 from ablate.report.sentences import places, say
+from ablate.units import ends, number, signed
 
+MANY = 12  # arms of a matrix from which on the best are first
 ACROSS = 6  # strata that a matrix shows side by side, even if it has fewer arms
 
 
@@ -66,11 +70,15 @@ class Matrix:
         corner: What the rows are.
         columns: Names of the columns.
         rows: Name and cells of each row.
+        corrected: Whether Holm's correction is over several contrasts.
+        best_first: Whether the rows are arms in the order of their effects.
     """
 
     corner: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
+    corrected: bool = True
+    best_first: bool = False
 
     @property
     def has_best(self) -> bool:
@@ -81,6 +89,11 @@ class Matrix:
     def has_baseline(self) -> bool:
         """Whether it has the baselines."""
         return any(cell.verdict == "baseline" for cell in self._cells)
+
+    @property
+    def has_blank(self) -> bool:
+        """Whether it has a place without a cell."""
+        return any(cell is None for _, row in self.rows for cell in row)
 
     @property
     def _cells(self) -> Iterator[Cell]:
@@ -123,10 +136,11 @@ def _reach(data: ReportData, contrasts: Sequence[Contrast]) -> str:
     rest = say("no_verdict", unknown, data.labels) if unknown else ""
     if not found and not inconclusive:
         return say("no_test", unknown, data.labels) or rest
+    tested = len(contrasts) - len(unknown) - sum(one.verdict == "untrained" for one in contrasts)
     changes = data.findings.of(Change)
     changed = sum(one.significant for one in changes)
     see = detectable(data.labels, inconclusive)
-    reach = f"{say('reach', found, base, data.labels, see, bool(unknown))}."
+    reach = f"{say('reach', found, base, data.labels, see, bool(unknown), tested)}."
     if changes:
         reach += " " + say("changed", changes, changed)
     said = [reach, rest]
@@ -189,13 +203,17 @@ def matrix(data: ReportData) -> Matrix | None:
         return None
     arms = list(dict.fromkeys(_name(data, one) for one in contrasts))
     best = _best_cells(data)
+    families = Counter(one.family for one in contrasts)
+    corrected = data.correction == "study" or max(families.values()) > 1
     cells = {(_name(data, one), one.stratum): _cell(data, one, best) for one in contrasts}
     if len(arms) == 1 and (grid := _grid(data, contrasts, cells)):
-        return grid
+        return replace(grid, corrected=corrected)
     bases = list(dict.fromkeys(one.baseline_level for one in contrasts))
     base = f"{bases[0]} (baseline)" if len(bases) == 1 else "baseline"
     last = {one.stratum: one for one in contrasts}  # all of a stratum have its baseline
     cells |= {(base, stratum): _baseline(data, one, best) for stratum, one in last.items()}
+    if many := len(arms) >= MANY:
+        arms = _best_first(data, arms, contrasts, best)
     names = [base, *arms]
     if len(strata) <= max(ACROSS, len(names)):
         factors = {one.factor for one in contrasts}
@@ -204,9 +222,24 @@ def matrix(data: ReportData) -> Matrix | None:
             (arm.removeprefix(f"{corner}="), tuple(cells.get((arm, place)) for place in strata))
             for arm in names
         )
-        return Matrix(corner, tuple(strata), rows)
+        return Matrix(corner, tuple(strata), rows, corrected, best_first=many)
     rows = tuple((place, tuple(cells.get((arm, place)) for arm in names)) for place in strata)
-    return Matrix("stratum", tuple(names), rows)
+    return Matrix("stratum", tuple(names), rows, corrected)
+
+
+def _best_first(
+    data: ReportData, arms: Sequence[str], contrasts: Sequence[Contrast], best: Set[str]
+) -> list[str]:
+    """Return the arms that are best in most strata first, the others by their mean effect."""
+
+    def rank(arm: str) -> tuple[int, float]:
+        of = [one for one in contrasts if _name(data, one) == arm]
+        known = [one.mean for one in of if math.isfinite(one.mean)]
+        effect = fmean(known) if known else math.inf
+        worse = effect if data.labels.goal == "min" or not known else -effect
+        return -sum(one.cell in best for one in of), worse
+
+    return sorted(arms, key=rank)
 
 
 def _grid(
@@ -257,7 +290,7 @@ def _baseline(data: ReportData, one: Contrast, best_cells: frozenset[str]) -> Ce
     best = one.baseline in best_cells
     if not values:
         return Cell("no run", "", "baseline", best)
-    mean = number(sum(values) / len(values), answers.digits_of(data, one.stratum))
+    mean = number(sum(values) / len(values), data.places)
     return Cell(mean, "mean", "baseline", best)
 
 

@@ -56,6 +56,6 @@ def _image(figure: Figure) -> str:
     data = b64encode(file.getvalue()).decode()
     width, height = (round(size / SCALE) for size in paper.size)
     return (
-        f'<img src="data:image/webp;base64,{data}" alt="{html.escape(figure.title)}"'
+        f'<img src="data:image/webp;base64,{data}" alt="{html.escape(figure.alt)}"'
         f' width="{width}" height="{height}">'
     )

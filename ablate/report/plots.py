@@ -9,47 +9,64 @@ from typing import Any
 import pandas as pd
 
 from ablate import figures
-from ablate.analysis.records import SeedGroups, Tuning
+from ablate.analysis.records import Contrast, SeedGroups, Tuning
 from ablate.analysis.tuning import group_names
 from ablate.components import CATALOGUE
+from ablate.figures.compare import MANY, beyond, leaving
 from ablate.figures.cost import front
+from ablate.figures.seeds import far
 from ablate.paths import file_name
 from ablate.report.data import ReportData
 from ablate.report.document import Figure
 from ablate.report.figure_set import FigureSet, Panel
 from ablate.report.labels import sentence
+from ablate.report.sentences import places as places_of
 from ablate.study import tuned, tuned_field
 from ablate.units import listed
 
+FEW = 4  # panels whose best arms a caption names
 SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
 MARKS = (
     "Mark: mean over seeds with its 95% t-interval, from three seeds on; faint points: single runs."
 )
 BAND = "Line: mean over seeds; band: lowest to highest seed."
+OUTSIDE = "An arm far from the others is not drawn; its mean stands beside its name."
 SHORT = "A thin line is a run that ended early, with a cross where it diverged."
 
 
 def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
-    """Return the effect plot; none without a contrast."""
-    if data.effects.empty:
-        return []
-    sizes = data.effects.groupby("family").size()
-    single = sizes.max() == 1 and data.correction == "family"
-    test = (
-        "uncorrected, as each family is one contrast"
-        if single
-        else f"after Holm's correction over the {data.correction}"
-    )
-    caption = (
-        "Each level minus its baseline. Mark: mean of the paired differences, filled where it is"
-        f" significant ({test}); line: 95% t-interval; faint points: single pairs, one a seed."
-        " An arrow marks what lies beyond the axis."
-    )
-    labels = data.labels
-    frames = data.effects, data.pairs
-    title = f"Effects on {labels.phrase}"
-    look: dict[str, Any] = {"label": labels.difference, "goal": labels.goal}
-    return [figure_set.add("effects", title, caption, figures.effects, *frames, **look)]
+    """Return the effect plot, and that of differences from the level before, if there are any."""
+    drawn = []
+    for name, title, of, frames in (
+        ("effects", "Effects on", "its baseline", (data.effects, data.pairs)),
+        (
+            *("successive", "Successive differences in", "the level before"),
+            (data.successive, data.successive_pairs),
+        ),
+    ):
+        if frames[0].empty:
+            continue
+        sizes = frames[0].groupby("family").size()
+        single = sizes.max() == 1 and data.correction == "family"
+        test = (
+            "uncorrected, as each family is one contrast"
+            if single
+            else f"after Holm's correction over the {data.correction}"
+        )
+        labels = data.labels
+        caption = (
+            f"Each level minus {of}. Mark: mean of the paired differences, filled where it is"
+            f" significant ({test}); line: 95% t-interval; faint points: single pairs, one a seed."
+            + (" Arrow: beyond the axis." if leaving(*frames) else "")
+            + (" The best levels are first." if sizes.max() >= MANY else "")
+        )
+        look: dict[str, Any] = {"label": labels.difference, "goal": labels.goal}
+        drawn.append(
+            figure_set.add(
+                name, f"{title} {labels.phrase}", caption, figures.effects, *frames, **look
+            )
+        )
+    return drawn
 
 
 def seeds(figure_set: FigureSet, data: ReportData) -> list[Figure]:
@@ -66,10 +83,11 @@ def seeds(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     caption = (
         "One mark a seed, in the same order for every arm; line: mean."
         + (" Filled and hollow: the two groups of seeds that are separated." if lower else "")
-        + " An arm far from the others is not drawn; its mean stands beside its name."
+        + (f" {OUTSIDE}" if any(far(panel.frames[0]) for panel in panels) else "")
     )
+    look = {"label": data.labels.axis, "places": data.places}
     title = f"{sentence(data.labels.phrase)} of every seed"
-    return figure_set.panels("seeds", title, caption, figures.seeds, panels, label=data.labels.axis)
+    return figure_set.panels("seeds", title, caption, figures.seeds, panels, **look)
 
 
 def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
@@ -85,6 +103,10 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     label = f"{series} (nats per {'text' if data.study.kind == 'finetune' else 'token'})"
     if data.study.own:
         series = label = data.study.reported
+    measured = data.study.own or data.labels.phrase == series  # the metric
+    places = data.places if measured else None
+    contrasts = data.findings.of(Contrast)
+    arms = dict(zip(data.arms["cell"], data.arms["arm"].astype(str), strict=True))
     comparable = data.study.own or data.compared["mask_ratio"].nunique() == 1
     panels: dict[str, list[Panel]] = {}
     apart: list[Panel] = []
@@ -97,13 +119,15 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
             panels.setdefault(x, []).append(Panel(stratum, part, note=note))
         gaps = _gaps(part, data)
         if comparable and gaps.groupby("run")["step"].nunique().max() > 1:
-            apart.append(Panel(stratum, gaps, note=note))
+            digits = {arms[one.cell]: places_of(one) for one in contrasts if one.stratum == stratum}
+            apart.append(Panel(stratum, gaps, note=note, places=digits if measured else {}))
     caption = BAND
     if not comparable:
         caption += " Each arm has its own masking ratio; values are not comparable across them."
     plots = []
     for x, of in panels.items():
-        title, look = f"{sentence(series)} over {BUDGETS[x]}", {"x": x, "label": label}
+        title = f"{sentence(series)} over {BUDGETS[x]}"
+        look = {"x": x, "label": label, "places": places}
         plots += figure_set.panels(f"curves-{x}", title, caption, figures.curves, of, **look)
     caption = f"Each run minus the baseline's run of the same seed. {BAND}"
     look = {"label": f"difference in {label}", "x": next(iter(panels))}
@@ -140,6 +164,9 @@ def _points(data: ReportData) -> pd.DataFrame:
     runs = data.compared.drop_duplicates("run").set_index("run")
     frame = frame.drop_duplicates(["cell", "run", "step"])
     frame = frame.assign(diverged_at=frame["run"].map(runs["diverged_at"]))
+    if enough:
+        measured = data.finals[data.finals["name"] == "loss"].drop_duplicates("run")
+        frame = frame.assign(final=frame["run"].map(measured.set_index("run")["value"]))
     share = frame["tokens"] / frame["run"].map(runs["tokens"])
     return frame.assign(
         flops=share * frame["run"].map(runs["flops"]),
@@ -153,21 +180,24 @@ def _of_own(data: ReportData, frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame[frame.groupby("run")["step"].transform("nunique") > 1]
     runs = data.compared.drop_duplicates("run").set_index("run")
     unknown = dict.fromkeys(("flops", "seconds"), math.nan)
-    return frame.assign(diverged_at=frame["run"].map(runs["diverged_at"]), **unknown)
+    frame = frame.assign(diverged_at=frame["run"].map(runs["diverged_at"]), **unknown)
+    if data.study.metric != data.study.reported:  # the best value or that of a step
+        return frame
+    return frame.assign(final=frame["run"].map(runs["metric"]))
 
 
 def _gaps(part: pd.DataFrame, data: ReportData) -> pd.DataFrame:
     """The points of every arm but the baseline, minus the baseline's at the same seed and step."""
     base = data.arms.loc[data.arms["is_baseline"], "cell"]
     is_baseline = part["cell"].isin(base)
+    values = [name for name in ("value", "final") if name in part]
     baseline = (
-        part[is_baseline]
-        .drop_duplicates(["seed", "step"])
-        .set_index(["seed", "step"])["value"]
-        .rename("baseline")
+        part[is_baseline].drop_duplicates(["seed", "step"]).set_index(["seed", "step"])[values]
     )
-    joined = part[~is_baseline].join(baseline, on=["seed", "step"], how="inner")
-    return joined.assign(value=joined["value"] - joined["baseline"])
+    joined = part[~is_baseline].join(
+        baseline.add_suffix("_baseline"), on=["seed", "step"], how="inner"
+    )
+    return joined.assign(**{name: joined[name] - joined[f"{name}_baseline"] for name in values})
 
 
 def ordered(figure_set: FigureSet, data: ReportData) -> list[Figure]:
@@ -186,6 +216,7 @@ def ordered(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         hue = "others" if frame["others"].nunique() > 1 else None
         title = f"{sentence(labels.phrase)} over {factor}"
         look: dict[str, Any] = {"x": factor, "hue": hue, "label": labels.axis}
+        look["places"] = data.places
         plots.append(
             figure_set.add(
                 f"over-{file_name(factor)}", title, MARKS, figures.ordered, frame, **look
@@ -210,12 +241,17 @@ def heat(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     labels = data.labels
     title = f"{sentence(labels.phrase)} over {x} and {y}"
     caption = (
-        "Mean over the seeds that completed; empty where none did. A value beyond the colour scale"
-        " has the colour of its end."
+        "Mean over the seeds that completed."
+        + (" Empty: no run." if len(frame.drop_duplicates([x, y])) < _size(frame, x, y) else "")
+        + (" The furthest values have the colour of the end." if beyond(frame, x=x, y=y) else "")
     )
-    return [
-        figure_set.add("heat", title, caption, figures.heat, frame, x=x, y=y, label=labels.axis)
-    ]
+    look: dict[str, Any] = {"x": x, "y": y, "label": labels.axis, "places": data.places}
+    return [figure_set.add("heat", title, caption, figures.heat, frame, **look)]
+
+
+def _size(frame: pd.DataFrame, *factors: str) -> int:
+    """Return how many combinations of levels there are."""
+    return math.prod(len(frame[factor].cat.categories) for factor in factors)
 
 
 def in_order(data: ReportData, factor: str) -> list[str]:
@@ -227,7 +263,7 @@ def in_order(data: ReportData, factor: str) -> list[str]:
 
 def pareto(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """Return the metric against seconds a run, for each stratum with arms of unequal speed."""
-    panels = []
+    panels, joined = [], False
     labels = data.labels
     for stratum in data.strata:
         frame = data.good[(data.good["stratum"] == stratum) & data.good["seconds"].notna()]
@@ -235,18 +271,21 @@ def pareto(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         if len(means) < 2 or means.max() < SLOWER * means.min():
             continue
         best = front(frame, goal=labels.goal)
+        joined |= len(best) > 1
         if best:
-            line = ", which the grey line joins" if len(best) > 1 else ""
-            note = f"On the Pareto front of loss and time: {listed(best)}{line}."
+            note = f"no arm is both better and faster than {listed(best, 'or')}."
         else:
-            note = "The Pareto front is not certain: the times of arms overlap between seeds."
+            note = "which arms are both better and faster is not certain, as times overlap."
         panels.append(Panel(stratum, frame, note=note))
+    if len(panels) > FEW:  # the line says it in less room
+        panels = [Panel(panel.stratum, *panel.frames) for panel in panels]
     title = f"{sentence(labels.phrase)} against training time"
     caption = (
         "Mark: mean over seeds; line: fastest to slowest seed; faint points: single runs, which"
         " may have shared the machine with other processes."
+        + (" Grey line: through the arms that no other beats in both." if joined else "")
     )
-    look = {"goal": labels.goal, "label": labels.axis}
+    look = {"goal": labels.goal, "label": labels.axis, "places": data.places}
     return figure_set.panels("pareto", title, caption, figures.pareto, panels, **look)
 
 
@@ -388,9 +427,11 @@ def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     field = tuned_field(data.settings)
     frame = frame.assign(lr=frame[field].astype(float)) if field in frame else frame
     short = data.tuned.short
+    diverged = (frame["status"] == "diverged").any()
     caption = (
         "Runs made to tune, on seeds that are not compared; mark: mean over them. Ring: the chosen"
-        f" {short}. A cross at the edge is a {short} at which a run diverged."
+        f" {short}."
+        + (f" Cross at the edge: a {short} at which a run diverged." if diverged else "")
     )
     look = {
         "hue": "group",

@@ -12,13 +12,13 @@ from ablate import figures
 from ablate.analysis.curves import Scaled
 from ablate.report.document import Figure
 from ablate.report.figure_set import FigureSet
-from ablate.report.labels import MINUS, MetricLabels, ends, number, p_value, plural, sentence
+from ablate.report.labels import MetricLabels, p_value, plural, sentence
 from ablate.scaling import Comparison, Difference, Fit, Interval
 from ablate.scaling.beyond import Forecast
 from ablate.scaling.forms import levels
 from ablate.scaling.summary import claim, enough, faster
 from ablate.scaling.table import ONE
-from ablate.units import count, listed, power, three_digits
+from ablate.units import MINUS, count, ends, listed, number, power, three_digits
 
 SYMBOLS = {"alpha": "α", "beta": "β"}
 
@@ -95,8 +95,8 @@ def _measured(scaled: Scaled) -> str:
         f"{plural(len(scaled.losses.loss), 'run')} that completed the schedule, on"
         f" {plural(len(scaled.order), 'curve')}. N: {means['n']}, {_range(columns['n'], count)}. D:"
         f" {means['d']}, {_range(columns['d'], count)}. C: {means['c']},"
-        f" {_range(columns['c'], power)}; {_range(price, lambda value: f'{value:.3g}')} a parameter"
-        " and token."
+        f" {_range(columns['c'], power)}; {_range(price, lambda value: f'{value:.3g}')} FLOPs per"
+        " parameter and token."
     )
 
 
@@ -133,12 +133,12 @@ def _cost(name: str, one: Forecast) -> str:
 
 
 def _equation(one: Fit) -> str:
-    terms = [f"{one.constants['E'].value:.3g}"]
+    terms = [three_digits(one.constants["E"].value)]
     for column, scale, exponent in zip(
         one.form.columns, ("A", "B"), ("alpha", "beta"), strict=False
     ):
         terms.append(
-            f"{one.constants[scale].value:.3g}/{column.upper()}^{one.constants[exponent].value:.3g}"
+            f"{three_digits(one.constants[scale].value)}/{column.upper()}^{one.constants[exponent].value:.3g}"
         )
     return " + ".join(terms)
 

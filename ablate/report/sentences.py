@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from ablate import units
 from ablate.analysis import ENDED
 from ablate.analysis.records import Contrast
 from ablate.report import labels
@@ -46,11 +47,11 @@ def _macros() -> Any:
         lstrip_blocks=True,
     )
     environment.globals |= {
-        "signed": labels.signed,
-        "number": labels.number,
-        "ends": labels.ends,
+        "signed": units.signed,
+        "number": units.number,
+        "ends": units.ends,
         "magnitudes": _magnitudes,
-        "decimals": labels.decimals,
+        "decimals": units.decimals,
         "places": places,
         "detectable": labels.detectable,
         "p_value": labels.p_value,
@@ -72,13 +73,13 @@ def _macros() -> Any:
 
 def places(one: Any) -> int:
     """Decimals that show two digits of the half width of a finding's interval."""
-    return labels.decimals((one.hi - one.lo) / 2)
+    return units.decimals((one.hi - one.lo) / 2)
 
 
-def _magnitudes(one: Any, digits: int) -> str:
-    """Return the interval of a significant effect without its sign."""
-    low, high = sorted((abs(one.lo), abs(one.hi)))
-    return labels.ends(low, high, digits, labels.number)
+def _magnitudes(lo: float, hi: float) -> str:
+    """Return an interval on one side of zero without its sign."""
+    low, high = sorted((abs(lo), abs(hi)))
+    return units.ends(low, high, units.decimals((high - low) / 2), units.number)
 
 
 def reasons(one: Contrast) -> str:
@@ -101,4 +102,4 @@ def reasons(one: Contrast) -> str:
 def numbers(one: Any) -> str:
     """Return a difference and its interval: "+0.178, +0.122 to +0.233"."""
     digits = places(one)
-    return f"{labels.signed(one.mean, digits)}, {labels.ends(one.lo, one.hi, digits)}"
+    return f"{units.signed(one.mean, digits)}, {units.ends(one.lo, one.hi, digits)}"

@@ -8,14 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from ablate.analysis.records import Change, Contrast, Interaction, Tested
+from ablate.analysis.records import Change, Contrast, Interaction, Successive, Tested
 from ablate.components import CATALOGUE
 from ablate.formats import without_folders
 from ablate.report.data import ReportData
 from ablate.report.document import Span, Table, Value
-from ablate.report.labels import decimals, ends, number, p_digits, signed
+from ablate.report.labels import p_digits
 from ablate.store.questions import quoted
-from ablate.units import count, power
+from ablate.units import count, decimals, ends, number, power, signed
 
 FOLDED = 12  # from this many rows on, explanations are shown on request
 
@@ -38,7 +38,7 @@ def effects(data: ReportData) -> Table:
             *(getattr(one, name) for name in ("stratum", "factor") if several[name]),
             one.level,
             *((one.baseline_level,) if several["baseline"] else ()),
-            Value(f"{one.n}" + (f" ({one.lost} lost)" if one.lost else ""), one.n),
+            _pairs(one),
             *_tested(one, ("p", "p_holm", "p_sign_flip"), (one.family_lo, one.family_hi)),
             measured(one.correlation, 2),
             measured(one.mean / one.sd if one.sd > 0 else math.nan, 2),
@@ -80,8 +80,12 @@ def effects(data: ReportData) -> Table:
     )
 
 
+def _pairs(one: Contrast | Successive) -> Value:
+    return Value(f"{one.n}" + (f" ({one.lost} lost)" if one.lost else ""), one.n)
+
+
 def _with_detectable(
-    frame: pd.DataFrame, found: Sequence[Contrast | Change | Interaction]
+    frame: pd.DataFrame, found: Sequence[Contrast | Successive | Change | Interaction]
 ) -> pd.DataFrame:
     """Return a frame of effects with their smallest detectable effect, a column of the table."""
     if frame.empty:
@@ -110,11 +114,7 @@ def _tested(
 def cells(data: ReportData) -> Table:
     """Return a table of all cells: levels, cost, metric, effect."""
     effect = {one.cell: one for one in data.findings.of(Contrast)}
-    spread = data.good.groupby("cell")["metric"].std().median() if len(data.good) else math.nan
-    places = decimals(float(spread) / 2)
-    rows = [
-        _cell(data, arm, effect.get(arm["cell"]), places) for arm in data.arms.to_dict("records")
-    ]
+    rows = [_cell(data, arm, effect.get(arm["cell"])) for arm in data.arms.to_dict("records")]
     labels = data.labels
     columns = (
         *(("stratum",) if any(data.strata) else ()),
@@ -175,7 +175,7 @@ def levels(data: ReportData) -> Table:
 
 
 def _cell(
-    data: ReportData, arm: Mapping[Any, Any], effect: Contrast | None, places: int
+    data: ReportData, arm: Mapping[Any, Any], effect: Contrast | None
 ) -> tuple[str | Value, ...]:
     runs = data.compared[data.compared["cell"] == arm["cell"]]
     good = data.good[data.good["cell"] == arm["cell"]]
@@ -184,6 +184,7 @@ def _cell(
         if len(runs)
         else pd.Series({"n_params": math.nan, "n_params_body": math.nan, "flops": math.nan})
     )
+    spread = float(good["metric"].std())
     change, interval = (
         tuple(_tested(effect, ()))
         if effect and effect.n
@@ -199,8 +200,8 @@ def _cell(
             if not data.study.own
         ),
         _duration(float(good["seconds"].mean())),
-        measured(float(good["metric"].mean()), places),
-        measured(float(good["metric"].std()), places),
+        measured(float(good["metric"].mean()), data.places),
+        measured(spread, decimals(spread)),
         change,
         interval,
     )
@@ -264,6 +265,37 @@ def changes(data: ReportData) -> Table:
         " = 'complete' AND a.baseline_status = 'complete' AND b.status = 'complete' AND"
         " b.baseline_status = 'complete'\nGROUP BY b.factor, b.level, b.stratum;",
         data=_with_detectable(data.changes, data.findings.of(Change)),
+    )
+
+
+def successive(data: ReportData) -> Table:
+    """Return a table of each level of a factor of [report] against the one before it."""
+    found = data.findings.of(Successive)
+    shown = {"stratum": any(data.strata), "factor": len({one.factor for one in found}) > 1}
+    rows: list[tuple[str | Value, ...]] = [
+        (
+            *(getattr(one, name) for name in shown if shown[name]),
+            *(one.level, one.before, _pairs(one)),
+            *_tested(one, ("p", "p_holm")),
+            measured(one.detectable, decimals((one.hi - one.lo) / 2)),
+        )
+        for one in found
+    ]
+    names = dict.fromkeys(one.factor for one in found)
+    return Table(
+        "successive",
+        f"Each level against the one before it: the mean paired difference in {data.labels.axis}."
+        f" Holm's correction is over these differences of a {data.correction}.",
+        (
+            *(name for name in shown if shown[name]),
+            *("level", "before", "pairs", "difference", "95% interval", "p", "Holm p"),
+            "detectable",
+        ),
+        tuple(rows),
+        "-- the runs behind each difference\nSELECT stratum, factor, level, seed, value, status\n"
+        f"FROM pairs\nWHERE study = {quoted(data.study.name)} AND factor IN"
+        f" ({', '.join(map(quoted, names))})\nORDER BY stratum, seed;",
+        data=_with_detectable(data.successive, found),
     )
 
 

@@ -10,9 +10,10 @@ from ablate.analysis.tuning import group_names
 from ablate.report.answers import grouped
 from ablate.report.data import ReportData
 from ablate.report.document import Estimate, Span, Table, Value
-from ablate.report.labels import decimals, ends, number, plural, signed
+from ablate.report.labels import plural
 from ablate.report.sentences import say
 from ablate.report.tables import FOLDED, measured, quoted
+from ablate.units import decimals, ends, number, signed
 
 
 def names(data: ReportData) -> dict[str, str]:
@@ -29,12 +30,11 @@ def paragraphs(data: ReportData) -> list[str]:
     if untrained := [one.group for one in rates if not one.trains]:
         sentences.append(say("no_rate", untrained, data.tuned))
     if edge := [one.group for one in rates if one.at_edge and one.trains]:
-        sentences.append(say("at_edge", edge, data.tuned))
-    sentences += [
-        say("left_range", one, data.tuned) for one in rates if one.left_range and one.trains
-    ]
+        sentences.append(say("at_edge", edge, len(rates), data.tuned))
+    if further := [one for one in rates if one.left_range and one.trains]:
+        sentences.append(say("left_range", further, data.tuned))
     if cliff := [one.group for one in rates if one.near_cliff and one.trains]:
-        sentences.append(say("near_cliff", cliff, data.tuned))
+        sentences.append(say("near_cliff", cliff, len(rates), data.tuned))
     sentences += [say("by_rate", part, data.labels, data.tuned) for part in _at_rates(data)]
     for frame in grouped(data.findings.of(TuningChange), lambda one: one.stratum):
         sentences += _changed(data, frame)
@@ -99,7 +99,9 @@ def rates(data: ReportData) -> Table:
     rows: list[tuple[str | Value, ...]] = []
     for one in data.findings.of(Tuning):
         diverged = sum(not math.isfinite(loss) for loss in one.losses)
-        edge = " (edge)" if one.at_edge and one.trains else "" if one.trains else " (none trains)"
+        notes = {"edge": one.at_edge, "below a cliff": one.near_cliff}
+        noted = [text for text, is_so in notes.items() if is_so] if one.trains else ["none trains"]
+        edge = f" ({', '.join(noted)})" if noted else ""
         rows.append(
             (
                 one.group if one.group != "all cells" or len(called) == 1 else called[one.cells[0]],
@@ -110,8 +112,8 @@ def rates(data: ReportData) -> Table:
                     *(one.rates[0], one.rates[-1]),
                 ),
                 Value(f"{diverged}" if diverged else "–", diverged),
-                measured(one.fitted, 4),
-                measured(one.error, 4),
+                measured(one.fitted, data.places),
+                measured(one.error, decimals(one.error)),
                 measured(one.sensitivity, 3),
                 Value(f"{len(one.cells)}", len(one.cells)),
             )
@@ -159,11 +161,11 @@ def changed(data: ReportData) -> Table:
                     Value(f"{one.shared_lr:.3g}", one.shared_lr),
                     Value(f"{one.lr:.3g}", one.lr),
                     *(
-                        Value("diverged" if math.isnan(at) else number(at), at)
+                        Value("diverged" if math.isnan(at) else number(at, data.places), at)
                         for at in (one.at_shared, one.at_own)
                     ),
-                    Value(signed(shared), shared),
-                    Value(signed(own), own),
+                    Value(signed(shared, data.places), shared),
+                    Value(signed(own, data.places), own),
                     _compared(compared.get(one.cell)),
                 )
             )
@@ -214,4 +216,5 @@ def _changed(data: ReportData, frame: list[TuningChange]) -> Iterator[str]:
         yield say("tuning_equal", base, data.tuned)
     else:
         effect = next((one for one in data.findings.of(Contrast) if one.cell == most.cell), None)
-        yield say("tuning_change", base, most, data.labels, data.tuned, effect)
+        shown = data.labels, data.places, data.tuned
+        yield say("tuning_change", base, most, *shown, effect, len(whole) > 1)

@@ -12,6 +12,7 @@ from ablate.scaling.design import demand
 from ablate.scaling.forms import Form, levels
 from ablate.scaling.shared import new_errors
 from ablate.scaling.solve import Floats
+from ablate.units import three_digits
 
 SHOWN = 5e-5  # half of the last digit shown of an error
 HELD_OUT = {"largest size": "n", "largest tokens": "d", "largest budget": "c"}
@@ -87,7 +88,7 @@ def check(
     lo, hi = limits(copies + noise.mean(axis=1) - predicted, len(residuals) - len(value))
     actual = log_loss[out].mean()
     return HeldOut(
-        what=f"{what} ({HELD_OUT[what].upper()} = {top:.3g})",
+        what=f"{what} ({HELD_OUT[what].upper()} = {three_digits(float(top))})",
         runs=int(out.sum()),
         predicted=float(np.exp(predicted)),
         actual=float(np.exp(actual)),

@@ -190,6 +190,7 @@ class Reporting:
     delta: float | None = None  # effects within ±delta do not matter, in the metric's unit
     correction: str = "family"  # Holm's correction covers a family, or all of the "study"
     threshold: float | None = None  # that the mean of each cell is tested against
+    successive: tuple[str, ...] = ()  # factors whose levels are each compared with the one before
 
 
 @dataclass(frozen=True)

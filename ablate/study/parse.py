@@ -17,7 +17,7 @@ from ablate import metrics, outside
 from ablate.code import Code
 from ablate.components import CATALOGUE
 from ablate.errors import AblateError, unknown, written
-from ablate.evaluation import CHANCE, FILLED_IN, LABELLED, Evaluation
+from ablate.evaluation import CHANCE, FILLED_IN, LABELLED, WIDEST_BEAM, Evaluation
 from ablate.study import command as commands
 from ablate.study import imported, ray, slurm, tables
 from ablate.study.command import Command, CommandNames, check_placeholders, metric_of
@@ -174,7 +174,7 @@ def parse(text: str, path: Path) -> Study:
         two_stage=two_stage,
         crossed=rule if isinstance(rule, Crossed) else None,
         fit=tables.fit(source, file.fit, factors, known if own else None),
-        reporting=tables.report(source, file.report),
+        reporting=tables.report(source, file.report, factors, file.within),
         evaluation=evaluation,
         use=use,
         reading=tables.data(source, file.data),
@@ -489,7 +489,7 @@ def _evaluation(source: Source, raw: Mapping[str, Any], images: bool) -> Evaluat
     for key, values, low, high in (
         ("lengths", evaluation.lengths, 0, 64),
         ("probe.ratio", evaluation.probe.ratio, 0, 1),
-        ("beams", evaluation.beams, 0, 64),
+        ("beams", evaluation.beams, 0, WIDEST_BEAM),
     ):
         if (
             not values

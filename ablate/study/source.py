@@ -27,6 +27,10 @@ class Source:
         line = self.line(*path)
         return f"{self.path}, line {line}" if line else str(self.path)
 
+    def has(self, *path: object) -> bool:
+        """Return whether the file writes a key or table of this path."""
+        return tuple(map(str, path)) in self._lines
+
     def line(self, *path: object) -> int:
         """Return the line of the longest known part of `path`, counted from 1; 0 if unknown."""
         parts = tuple(str(part) for part in path)

@@ -156,6 +156,9 @@ class ReportTable(_Table):
             " of the study"
         ),
     )
+    successive: list[str] = Field(
+        [], description="factors whose levels are each also compared with the level before"
+    )
 
 
 def validated(
@@ -434,7 +437,9 @@ def _check_resources(source: Source, table: FitTable, factors: Factors, own: Fie
             )
 
 
-def report(source: Source, raw: Mapping[str, Any] | None) -> Reporting:
+def report(
+    source: Source, raw: Mapping[str, Any] | None, factors: Factors, within: Sequence[str]
+) -> Reporting:
     """Return [report], with its defaults where there is none."""
     if raw is None:
         return Reporting()
@@ -444,7 +449,18 @@ def report(source: Source, raw: Mapping[str, Any] | None) -> Reporting:
         threshold = (
             None if table.threshold is None else float(number("report.threshold", table.threshold))
         )
-    return Reporting(delta, table.correction, threshold)
+    where = source.where("report", "successive")
+    for name in table.successive:
+        if name not in factors:
+            raise unknown("factor in [report] successive", name, factors, where)
+        if name in within or len(factors[name]) < 3:
+            why = (
+                "is in within, so its levels are not compared"
+                if name in within
+                else "has fewer than three levels: its contrast is that with the level before"
+            )
+            raise AblateError(f"{where}: [report] successive: factor {name!r} {why}")
+    return Reporting(delta, table.correction, threshold, tuple(table.successive))
 
 
 def run(source: Source, raw: Mapping[str, Any]) -> tuple[Keep, DevicesPerRun]:

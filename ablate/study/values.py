@@ -28,6 +28,10 @@ FOLLOWS = {
     "tokenizer_hash": "follows from tokenizer",
     "task_hash": "follows from task",
     "start_hash": "follows from `from` of [start]",
+    **dict.fromkeys(
+        ("corruption_tokens", "source_token", "target_token", "end_token", "hidden_tokens"),
+        "follows from the folder that `from` of [start] names",
+    ),
     "n_class": "follows from task",
     "n_validation": "follows from task",
     "n_texts": "follows from task",

@@ -10,6 +10,7 @@ from ablate.text.tokens import (
     load,
     n_train,
     of,
+    share_read,
     shipped,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "load",
     "n_train",
     "of",
+    "share_read",
     "shipped",
 ]

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from ablate.text import readers
 
 COLUMNS = ("text", "label")
 PAIR = "text_pair"  # the column of the second text of a pair
+CHOICE = re.compile(r"choice_(\d+)")  # a column of the choices after a text, from choice_0 on
 SIDES = ("split", "document")  # columns that a task may have, which say what is held out
 JSON = (".jsonl", ".ndjson", ".json")
 TESTED = 5  # one text in so many of each class is tested, the others are fitted on
@@ -98,6 +100,8 @@ class LabelledTexts:
             [N] bool.
         n_left_out: Rows that are not used, because their text is among those held out.
         n_contradictory: Number of different texts in the file that have more than one label.
+        choices: The texts that each example chooses from, by number of the class; () for a task
+            without choices.
     """
 
     hash: str
@@ -109,6 +113,7 @@ class LabelledTexts:
     validation: np.ndarray
     n_left_out: int
     n_contradictory: int
+    choices: tuple[tuple[str, ...], ...] = ()
 
     @property
     def counts(self) -> np.ndarray:
@@ -170,11 +175,12 @@ def labelled(
     path: Path,
     content: bytes,
     names: Sequence[str],
-    examples: Sequence[tuple[str, str]],
+    examples: Sequence[tuple[str, ...]],
     classes: np.ndarray,
     sides: np.ndarray,
     *,
-    pairs: bool,
+    pairs: bool = False,
+    choices: bool = False,
 ) -> LabelledTexts:
     """Return labelled examples, each on one side: one of two sides keeps the rows of the first.
 
@@ -184,13 +190,14 @@ def labelled(
         path: The file.
         content: What it holds.
         names: The classes.
-        examples: Text and second text of each example, N.
+        examples: Text and second text of each example, or text and choices; N.
         classes: The class of each example, [N] int.
         sides: The side of each row, [N] int.
-        pairs: Whether examples are pairs; else all second texts are "".
+        pairs: Whether examples are pairs.
+        choices: Whether they have choices. Without both, all second texts are "".
 
     Raises:
-        AblateError: A class has no text on one side.
+        AblateError: A class has no text on one side; of choices, there is none on one side.
     """
     first: dict[tuple[str, ...], int] = {}
     plain = [tuple(" ".join(text.split()) for text in example) for example in examples]
@@ -206,14 +213,19 @@ def labelled(
     found = LabelledTexts(
         hashlib.sha256(content).hexdigest(),
         tuple(names),
-        tuple(text for text, _ in used),
-        tuple(second for _, second in used) if pairs else (),
+        tuple(one[0] for one in used),
+        tuple(one[1] for one in used) if pairs else (),
         classes[kept],
         sides[kept] == FITTED,
         sides[kept] == VALIDATED,
         n_left_out,
         sum(n > 1 for n in Counter(example for example, _ in dict.fromkeys(rows)).values()),
+        tuple(one[1:] for one in used) if choices else (),
     )
+    if choices and (lacking := [k for k, there in enumerate(found.counts) if not there.any()]):
+        raise AblateError(f"{path}: it has no rows to {('hold out', 'train on')[lacking[0]]}")
+    if choices:
+        return found
     for side, there in zip(("hold out", "train on"), found.counts, strict=True):
         if not there.all():
             least = int(there.argmin())
@@ -249,6 +261,7 @@ class Row(NamedTuple):
     second: str
     split: str
     document: str
+    choices: tuple[str, ...] = ()
 
 
 def has_column(path: Path, name: str) -> bool:
@@ -261,28 +274,34 @@ def has_column(path: Path, name: str) -> bool:
     return name in columns and COLUMNS[0] not in columns
 
 
-def rows_of(path: Path, content: bytes, first: str = COLUMNS[0]) -> list[Row]:
+def rows_of(
+    path: Path, content: bytes, first: str = COLUMNS[0], *, choices: bool = False
+) -> list[Row]:
     """Return the different rows, in order.
 
     Args:
         path: The file.
         content: What it holds.
         first: Name of the column of texts, or of words.
+        choices: Whether columns of choices are read.
     """
     found: dict[Row, None] = {}
-    for number, row in _table(path, content, (first, COLUMNS[1])):
+    for number, row in _table(path, content, (first, COLUMNS[1]), choices):
         text, label = row[first], row[COLUMNS[1]].strip()
-        wanted = {first: text, COLUMNS[1]: label} | ({PAIR: row[PAIR]} if PAIR in row else {})
+        others = {name: one for name, one in row.items() if CHOICE.fullmatch(name)}
+        wanted = {first: text, COLUMNS[1]: label, **others}
+        wanted |= {PAIR: row[PAIR]} if PAIR in row else {}
         for name, value in wanted.items():
             if not value.strip():
                 raise AblateError(f"{path}, line {number}: there is no {name}")
         split, document = (row.get(name, "").strip() for name in SIDES)
-        found[Row(text, label, row.get(PAIR, ""), split, document)] = None
+        of_choices = tuple(others.values())
+        found[Row(text, label, row.get(PAIR, ""), split, document, of_choices)] = None
     return list(found)
 
 
 def _table(
-    path: Path, content: bytes, needed: Sequence[str]
+    path: Path, content: bytes, needed: Sequence[str], choices: bool
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the number of each row of a table, and the columns that a task reads.
 
@@ -294,7 +313,7 @@ def _table(
     except UnicodeDecodeError:
         raise AblateError(f"{path} is not UTF-8 text: convert it") from None
     if path.suffix in JSON:
-        yield from _of_json(path, text.encode(), needed)
+        yield from _of_json(path, text.encode(), needed, choices)
         return
     # line ends as they are: a quoted text may have its own
     rows = readers.csv_rows(path, lambda: io.StringIO(text, newline=""), path.suffix == ".tsv")
@@ -306,16 +325,18 @@ def _table(
                 f"{path}: the first line is to name the columns {' and '.join(needed)}, once each;"
                 f" it has {found:.200}"
             )
-    named = [name for name in (*needed, PAIR, *SIDES) if name in columns]
+    read = [*needed, PAIR, *SIDES, *(_choices(path, columns) if choices else ())]
+    named = [name for name in read if name in columns]
     for number, row in rows:
         yield number, {name: row[columns.index(name)] for name in named}
 
 
 def _of_json(
-    path: Path, content: bytes, needed: Sequence[str]
+    path: Path, content: bytes, needed: Sequence[str], choices: bool
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield what `_table` does of lines of JSON; labels may be numbers."""
     pairs: bool | None = None
+    known: list[str] | None = None  # columns of choices
     for number, row in readers.json_rows(path, content):
         if not isinstance(row, dict):
             raise AblateError(f"{path}, line {number}: an object with {' and '.join(needed)}")
@@ -325,5 +346,29 @@ def _of_json(
         pairs = PAIR in row if pairs is None else pairs
         if (PAIR in row) is not pairs:
             raise AblateError(f"{path}, line {number}: {PAIR} is in some lines only")
-        values = {name: row[name] for name in (*needed, PAIR, *SIDES) if name in row}
+        columns = _choices(path, row) if choices else []
+        known = columns if known is None else known
+        if columns != known:
+            raise AblateError(
+                f"{path}, line {number}: it has {len(columns)} choices, and earlier lines have"
+                f" {len(known)}; give all lines equally many"
+            )
+        read = [*needed, PAIR, *SIDES, *columns]
+        values = {name: row[name] for name in read if name in row}
         yield number, {name: "" if one is None else str(one) for name, one in values.items()}
+
+
+def _choices(path: Path, columns: Collection[str]) -> list[str]:
+    """Return the columns of choices, in their order.
+
+    Raises:
+        AblateError: They are not choice_0, choice_1 and so on, or stand beside `text_pair`.
+    """
+    found = sorted(int(one[1]) for name in columns if (one := CHOICE.fullmatch(name)))
+    names = [f"choice_{number}" for number in range(len(found))]
+    if found and (len(found) < 2 or found != [*range(len(found))]):
+        has = ", ".join(f"choice_{number}" for number in found)
+        raise AblateError(f"{path}: choices are two columns or more from choice_0 on; it has {has}")
+    if found and PAIR in columns:
+        raise AblateError(f"{path}: it has choices and a column {PAIR}; leave one of them out")
+    return names

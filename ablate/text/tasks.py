@@ -199,18 +199,25 @@ def read(path: Path) -> LabelledTexts | WordList:
 def task(path: Path) -> LabelledTexts:
     """Return the texts and labels of the file of a task, and which of them are trained on.
 
-    The file is one as `read` takes; a column `text_pair` has the second text of each example. A
-    column `split` says which texts are held out; those of a
-    validation part are for [tune], where there are others. Else a fifth of the documents of each
-    class are held out: those with the lowest SHA-256 of the name that a column `document` has, or
-    of the text, which is then a document by itself. A text that is held out is not trained on.
+    The file is one as `read` takes; a column `text_pair` has the second text of each example.
+    Columns from `choice_0` on have the texts that an example chooses from, and its label is the
+    number of the right one. A column `split` says which texts are held out; those of a validation
+    part are for [tune], where there are others. Else a fifth of the documents of each class are
+    held out: those with the lowest SHA-256 of the name that a column `document` has, or of the
+    text, which is then a document by itself. A text that is held out is not trained on.
 
     Raises:
-        AblateError: See `read`; or a class has no text on one side.
+        AblateError: See `read`; a class has no text on one side; or a label is no choice.
     """
     content = content_of(path)
-    rows = rows_of(path, content)
-    names = sorted({row.label for row in rows})
+    rows = rows_of(path, content, choices=True)
+    choices = len(rows[0].choices) if rows else 0
+    names = [str(k) for k in range(choices)] or sorted({row.label for row in rows})
+    if wrong := [row.label for row in rows if row.label not in names]:
+        raise AblateError(
+            f"{path}: label {wrong[0]!r:.40} is none of its choices, which are numbered from 0 to"
+            f" {choices - 1}"
+        )
     classes = np.array([names.index(row.label) for row in rows], int)
     if len(names) < 2:
         found = f"all texts have the label {names[0]!r:.40}" if names else "it has no rows"
@@ -222,6 +229,9 @@ def task(path: Path) -> LabelledTexts:
     else:
         chosen = held_out([row.document or row.text for row in rows], classes)
         sides = np.where(chosen, HELD_OUT, FITTED)
+    if choices:
+        of_choices = [(row.text, *row.choices) for row in rows]
+        return labelled(path, content, names, of_choices, classes, sides, choices=True)
     examples = [(row.text, row.second) for row in rows]
     pairs = any(row.second for row in rows)
     return labelled(path, content, names, examples, classes, sides, pairs=pairs)

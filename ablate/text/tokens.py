@@ -19,10 +19,11 @@ from ablate.text.corpora import Corpus
 from ablate.text.documents import Document, Split
 from ablate.text.options import Request
 from ablate.text.sources import Source
-from ablate.text.tokenizers import Tokenizer, TokenizerInfo
+from ablate.text.tokenizers import Tokenizer, TokenizerInfo, is_own
 
 _FORMAT = 2  # increased when tokens are made or stored differently
 _BATCH = 256  # pieces encoded at a time
+_TEXTS = 1000  # of a table of texts, of which it is tried how much is encoded
 _LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") | frozenset(
     range(128, 256)
 )
@@ -118,7 +119,7 @@ def load(config: RunConfig, sources: Mapping[str, str]) -> Tokens:
         return tokens.of_pairs(config.n_ctx)
     _long_enough(config.corpus, len(tokens.train), len(tokens.held_out), config.n_ctx)
     if config.part("start").given:  # a vocabulary of another tool may be larger than its tokenizer
-        return tokens.of_model(config.n_vocab - config.part("objective").special_tokens)
+        return tokens.of_model(config.n_vocab - config.part("objective").n_added(config))
     return tokens
 
 
@@ -182,6 +183,28 @@ def n_train(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
 def byte_coverage(corpus: Corpus, tokenizer: TokenizerInfo) -> float:
     """Return the bytes that tokens encode per byte of held-out text; 1 if none is lost."""
     return of(corpus, tokenizer).held_out_bytes / corpus.n_held_out_bytes
+
+
+def share_read(texts: Sequence[str], tokenizer: TokenizerInfo) -> float:
+    """Return the bytes that tokens encode per byte of texts other than the corpus.
+
+    Args:
+        texts: Of which the first thousand are read.
+        tokenizer: One from a file may have no tokens for other text; all others lose nothing.
+    """
+    location = tokenizer.location
+    if location in ("byte", "tokens") or location.startswith("bpe:") or is_own(location):
+        return 1.0
+    pieces = [text.encode() for text in texts[:_TEXTS]]
+    opened = tokenizers.open(location, tokenizer.hash, iter(()), 0)
+    # what an unknown word becomes, such as [UNK], is spelled, too, but not in the text
+    n = sum(
+        len(spelled)
+        for piece, row in zip(pieces, opened.encode(pieces), strict=True)
+        for spelled in (opened.spelling[token] for token in row)
+        if spelled.strip().lower() in piece.lower()
+    )
+    return n / max(1, sum(map(len, pieces)))
 
 
 def check(corpus: Corpus, tokenizer: TokenizerInfo, n_ctx: int, longest: int = 0) -> None:

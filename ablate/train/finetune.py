@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ablate import draws, sizes
+from ablate.components.finetuning import choices
 from ablate.config import RunConfig
 from ablate.data.tasks import scores, task
 from ablate.errors import AblateError
@@ -120,7 +121,10 @@ class Finetuning(OnTask):
         config = self.config
         self.model.train()
         self.steps: int = config.finetune_steps
-        self.at_once = job.micro_batch or config.finetune_batch  # texts in memory
+        # examples in memory
+        self.at_once = config.finetune_batch
+        if job.micro_batch:
+            self.at_once = max(1, job.micro_batch // choices(config))
         self.optimiser = config.part("optimiser").make(self.model, config)
         self.schedule = config.part("schedule").make()
         points = min(job.evaluation.points, self.steps)
@@ -169,7 +173,7 @@ class Finetuning(OnTask):
         """Return whether the last update has ruined the loss of its texts, `before` without it."""
         rows, n_class = self._batch(self.steps - 1), self.config.n_class
         self.model.eval()
-        n = self.passages.n_labels(rows)
+        n = len(self.passages.labels(rows))
         parts = [self._losses(part).sum() / n for part in self._parts(rows)]
         self.model.train()
         after = torch.stack(parts).sum()
@@ -199,7 +203,7 @@ class Finetuning(OnTask):
         rng = self.step.model.rng
         rng.step.fill_(done)
         gradients: list[Tensor] = []
-        total, n = 0.0, self.passages.n_labels(rows)
+        total, n = 0.0, len(self.passages.labels(rows))
         parameters = self.optimiser.parameters
         for number, part in enumerate(self._parts(rows)):
             rng.row.fill_(number * self.at_once)
@@ -227,7 +231,10 @@ class Finetuning(OnTask):
         return total, norm.item(), lr.item()
 
     def _batch(self, done: int) -> np.ndarray:
-        """Return the numbers of a step's texts: each epoch reads all of them once, by draws."""
+        """Return the numbers of a step's texts, [finetune_batch] int.
+
+        Each epoch reads all of them once, in an order that is drawn.
+        """
         size, n = self.config.finetune_batch, len(self.rows)
         places = np.arange(done * size, (done + 1) * size)
         seed, stream = self.config.batches_seed, draws.stream("finetune.order")
@@ -238,7 +245,7 @@ class Finetuning(OnTask):
         return np.array([orders[place // n][place % n] for place in places.tolist()])
 
     def _parts(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Return the texts of a step as micro-batches."""
+        """Return the texts of a step, [finetune_batch], as micro-batches of up to `at_once`."""
         return [rows[row : row + self.at_once] for row in range(0, len(rows), self.at_once)]
 
     def _losses(self, rows: np.ndarray) -> Tensor:
@@ -247,6 +254,7 @@ class Finetuning(OnTask):
         return cross_entropy(logits, classes, reduction="none")
 
     def _logits(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return logits [n, n_class] and classes [n] int64 of some texts, or of their words."""
         inputs, lengths = self.read(rows)
         classes = torch.from_numpy(self.passages.labels(rows)).long().to(self.step.device)
         with self.step.autocast():

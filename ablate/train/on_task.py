@@ -82,7 +82,7 @@ class OnTask:
         self.emit("end", status=status, step=done, device_seconds=seconds, peak_bytes=peak)
 
     def read(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return inputs and lengths of some texts on the device."""
+        """Return inputs and lengths of n texts on the device, as `Passages.padded` does."""
         inputs, lengths = self.passages.padded(rows)
         return inputs.to(self.step.device), lengths.to(self.step.device)
 

@@ -195,7 +195,7 @@ def random_tokens(config: RunConfig, windows: int, device: torch.device | str) -
     most = LARGEST // (windows * config.n_vocab * dtype.itemsize)
     shape = windows, max(1, min(config.n_ctx, most))
     logits = torch.randn(*shape, config.n_vocab, generator=generator)
-    text = config.n_vocab - config.part("objective").special_tokens  # targets are never [MASK]
+    text = config.n_vocab - config.part("objective").n_added(config)  # targets are never [MASK]
     inputs, targets = (torch.randint(text, shape, generator=generator).to(device) for _ in range(2))
     logits = logits.to(device, dtype)
     losses, _ = cross_entropy(logits, targets)

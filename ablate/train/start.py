@@ -12,21 +12,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ablate import draws
-from ablate.components import CATALOGUE
+from ablate.components import CATALOGUE, places
+from ablate.components.catalogue import OF_MODELS
+from ablate.components.places import Part
 from ablate.config import RunConfig
 from ablate.errors import AblateError, written
 from ablate.kinds import Run
-from ablate.model.attention import Attention
+from ablate.model.places import attention_of
 from ablate.model.transformer import model_of
 from ablate.text import cache
 from ablate.train import weights
 
-GROUPS = ("block", "attention", "position", "embedding", "objective")  # of fields that are given
+GROUPS = (*OF_MODELS, "objective")  # of fields that are given
 NO_TOKEN = -1e4  # the bias of a token that is never predicted
-_BLOCK = re.compile(r"blocks\.(\d+)\.")
+_BLOCK = re.compile(r"(encoder\.)?blocks\.(\d+)\.")
 _VOCABULARY = ("embedding.weight", "unembedding.weight", "unembedding.bias")
 
 
@@ -51,11 +53,13 @@ class Source:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of its model."""
+        """The fields of its model, and the tokens that it knows corrupted text by."""
+        known = CATALOGUE["corruption_tokens"]
+        tokens = {known.name, *(field.name for field in known["folder"].fields)}
         return {
             name: value
             for name, value in self.run.fields.items()
-            if CATALOGUE[name].group in GROUPS and name != "n_vocab"
+            if name != "n_vocab" and (CATALOGUE[name].group in GROUPS or name in tokens)
         }
 
 
@@ -90,20 +94,13 @@ def _source(path: Path, files: tuple[tuple[Path, int], ...]) -> Source:
         return Source(path, found, about.run, spec)
     from ablate.trained import hugging_face  # a later module: `tests/test_structure.py` allows it
 
-    run, special = hugging_face.described(path)
-    encodes = run.config.part("architecture").encodes
-    if encodes and not hugging_face.as_of_a_run(run.config, special):
-        raise AblateError(
-            f"{path}: an encoder-decoder whose tokens of masks or spans are not where a run has"
-            " them, at the end of the vocabulary; give the folder of a saved run, or its file of"
-            " weights, which `ablate show RUN` names"
-        )
+    run, mask = hugging_face.described(path)
     spec = str(path / hugging_face.TOKENIZER) if run.config.tokenizer_hash else "tokens"
     if not run.config.part("objective").masks:
         return Source(path, found, run, spec)
-    if special.mask is None:
+    if mask is None:
         raise AblateError(f"{path}: its tokenizer names no mask_token, which a masked model reads")
-    return Source(path, found, run.with_(n_vocab=run.config.n_vocab + 1), spec, special.mask)
+    return Source(path, found, run.with_(n_vocab=run.config.n_vocab + 1), spec, mask)
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -160,13 +157,14 @@ def fit(given: RunConfig, config: Any) -> Fit:
     first n_ctx are. The parameters of another position encoding are new.
 
     Raises:
-        AblateError: A parameter has another shape; the message names the field that decides it.
+        AblateError: A parameter has another shape, or biases are for other distances; the message
+            names the field that decides it.
     """
-    theirs, order = _shapes(given), config.part("start").order(config)
+    _check_distances(given, config)
+    theirs, orders = _shapes(given), config.part("start").order(config)
     taken, new = {}, []
     for name, shape in _shapes(config).items():
-        block = _BLOCK.match(name)
-        their = f"blocks.{order[int(block[1])]}.{name[block.end() :]}" if block else name
+        their = _their(name, orders)
         if their not in theirs or _replaced(name, given, config):
             new.append(name)
         elif _serves(name, theirs[their], shape, config):
@@ -174,9 +172,46 @@ def fit(given: RunConfig, config: Any) -> Fit:
         else:
             raise AblateError(_unfit(given, config, name, theirs[their], shape))
     left = theirs.keys() - taken.values()
-    dropped = tuple(f"blocks.{number}." for number in config.drop_blocks)
-    unused = [name for name in theirs if name in left and not name.startswith(dropped)]
+    unused = [name for name in theirs if name in left and not _dropped(name, orders)]
     return Fit(taken, _patterns(new), _patterns(unused))
+
+
+def _their(name: str, orders: Mapping[str, Sequence[int]]) -> str:
+    """Return the given parameter that stands where one of a run does."""
+    block = _BLOCK.match(name)
+    if not block:
+        return name
+    number = _order(block, orders)[int(block[2])]
+    return f"{block[1] or ''}blocks.{number}.{name[block.end() :]}"
+
+
+def _dropped(name: str, orders: Mapping[str, Sequence[int]]) -> bool:
+    """Return whether a given parameter is one of a block that a run leaves out."""
+    block = _BLOCK.match(name)
+    return block is not None and int(block[2]) not in _order(block, orders)
+
+
+def _order(block: re.Match[str], orders: Mapping[str, Sequence[int]]) -> Sequence[int]:
+    """Return the order of the stack that a parameter is in; the last one is that of a decoder."""
+    return orders["encoder"] if block[1] else [*orders.values()][-1]
+
+
+def _check_distances(given: RunConfig, config: Any) -> None:
+    """Refuse a context that gives learned biases other distances.
+
+    Raises:
+        AblateError: It does.
+    """
+    position = config.part("position")
+    if given.position != config.position:
+        return
+    theirs, ours = position.farthest(given), position.farthest(config)
+    if theirs != ours:
+        raise AblateError(
+            f"n_ctx = {config.n_ctx}: with position = {position.name!r} the given weights, of n_ctx"
+            f" = {given.n_ctx}, have biases up to distance {theirs}, and this n_ctx has them up to"
+            f" {ours}; give n_ctx from {theirs} to {max(4 * theirs, given.n_ctx)}"
+        )
 
 
 def _shapes(config: RunConfig) -> dict[str, tuple[int, ...]]:
@@ -195,7 +230,8 @@ def _serves(name: str, theirs: tuple[int, ...], ours: tuple[int, ...], config: R
     if theirs == ours:
         return True
     limited = config.part("position").longest_context(config) is not None
-    table = limited and name.startswith("position.") and theirs[1:] == ours[1:]
+    positions = name.removeprefix("encoder.").startswith("position.")
+    table = limited and positions and theirs[1:] == ours[1:]
     return table and ours[0] <= theirs[0]
 
 
@@ -229,7 +265,7 @@ def _unfit(
 
 
 def _patterns(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_BLOCK.sub("blocks.*.", name) for name in names))
+    return tuple(dict.fromkeys(_BLOCK.sub(r"\1blocks.*.", name) for name in names))
 
 
 # -- what is given ---------------------------------------------------------------------------------
@@ -267,7 +303,7 @@ def give(model: Any, configs: Sequence[RunConfig], sources: Mapping[str, str]) -
 
 
 def _weights(found: Source) -> dict[str, Tensor]:
-    """Return the given weights by the names of parameters of one run."""
+    """Return the given weights by the names of parameters, in the shapes of one run, without K."""
     if found.path.is_file():
         return weights.read(found.path)[0]
     from ablate.trained import hugging_face  # a later module: `tests/test_structure.py` allows it
@@ -284,25 +320,20 @@ def _weights(found: Source) -> dict[str, Tensor]:
     return kept
 
 
-def _attentions(model: Any, number: int) -> list[Attention]:
-    block: nn.Module = model.blocks[number]
-    return [one for one in block.modules() if isinstance(one, Attention)]
-
-
 def _random(config: RunConfig, what: str) -> np.random.Generator:
     return np.random.default_rng((config.weights_seed, draws.stream(f"start.{what}")))
 
 
-def left_out(config: Any) -> list[tuple[int, int]]:
-    """Return the heads that a run leaves out, as numbers of its own block and of the head.
+def left_out(config: Any) -> list[Part]:
+    """Return the heads that a run leaves out, as parts of its own model.
 
     A larger share of one seed has the heads of a smaller one.
     """
-    order, n_head = config.part("start").order(config), config.n_head
-    n = round(config.prune_share * len(order) * n_head)
-    drawn = _random(config, "heads").permutation(len(order) * n_head)[:n]
-    named = [(order.index(block), head) for block, head in config.part("start").heads(config)]
-    return sorted({*named, *((int(one) // n_head, int(one) % n_head) for one in drawn)})
+    heads = places.heads(config)
+    n = round(config.prune_share * len(heads))
+    drawn = _random(config, "heads").permutation(len(heads))[:n].tolist()
+    chosen = {*config.part("start").heads(config), *(heads[number] for number in drawn)}
+    return [head for head in heads if head in chosen]
 
 
 def _leave_out(model: Any, k: int, config: RunConfig) -> None:
@@ -311,25 +342,30 @@ def _leave_out(model: Any, k: int, config: RunConfig) -> None:
     Where both are 0, both gradients are: no training brings the head back.
     """
     width = config.d_head
-    for number, head in left_out(config):
-        own = slice(head * width, (head + 1) * width)
-        for attention in _attentions(model, number):
-            attention.output.weight[k, :, own] = 0
-            if config.n_kv_head == config.n_head:
-                value = getattr(attention.value, "output", attention.value)
-                value.weight[k, own] = 0
-                if value.bias is not None:
-                    value.bias[k, own] = 0
+    for part in left_out(config):
+        assert part.head is not None
+        own = slice(part.head * width, (part.head + 1) * width)
+        attention: Any = attention_of(model, part)
+        attention.output.weight[k, :, own] = 0
+        if config.n_kv_head == config.n_head:
+            value = getattr(attention.value, "output", attention.value)
+            value.weight[k, own] = 0
+            if value.bias is not None:
+                value.bias[k, own] = 0
 
 
 def _shuffle(model: Any, k: int, config: Any) -> None:
-    """Exchange the columns of heads in W_O, in a share of the blocks."""
+    """Exchange the columns of heads in W_O, in a share of the blocks that have heads."""
     if not config.shuffle_heads:
         return
     random, n_head = _random(config, "shuffled"), config.n_head
-    chosen = random.permutation(config.n_layer)[: round(config.shuffle_heads * config.n_layer)]
+    blocks: dict[tuple[str, int], list[Part]] = {}
+    for part in places.attentions(config):
+        blocks.setdefault((part.stack, part.layer), []).append(part)
+    chosen = random.permutation(len(blocks))[: round(config.shuffle_heads * len(blocks))]
     for number in chosen.tolist():
-        order = torch.from_numpy(random.permutation(n_head))
-        for attention in _attentions(model, number):
-            columns = attention.output.weight[k].unflatten(1, (n_head, -1))
-            attention.output.weight[k] = columns[:, order.to(columns.device)].flatten(1)
+        for part in [*blocks.values()][number]:
+            weight = attention_of(model, part).output.weight
+            order = torch.from_numpy(random.permutation(n_head)).to(weight.device)
+            columns = weight[k].unflatten(1, (n_head, -1))
+            weight[k] = columns[:, order].flatten(1)

@@ -134,7 +134,7 @@ class Keeper:
             self._best = [best and Taken(**best) for best in earlier]
 
     def _weights(self, k: int) -> dict[str, Tensor]:
-        """Parameters and buffers of a member, on the CPU."""
+        """Return parameters and buffers of member k on the CPU, in the shapes of one run."""
         return {
             name: tensor[k].detach().to("cpu", copy=True).contiguous()
             for name, tensor in self._model.state_dict().items()
@@ -165,6 +165,8 @@ def write(path: Path, weights: Mapping[str, Tensor], about: About) -> None:
 
 def read(path: Path) -> tuple[dict[str, Tensor], About]:
     """Return the weights of a file, on the CPU, and what it says of them. Runs no code of it.
+
+    The weights have the shapes of one run, without the axis of a pack.
 
     Raises:
         AblateError: It is missing, damaged, or no file of `write`.

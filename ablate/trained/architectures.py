@@ -225,7 +225,7 @@ def _head(theirs: Any) -> str:
 
 
 def _by_head(config: RunConfig, parts: Sequence[Tensor]) -> Tensor:
-    """Return the rows of queries, keys and values, grouped by head."""
+    """Return the rows of queries, keys and values, [H·D, …] each, grouped by head: [H·3·D, …]."""
     heads = [part.unflatten(0, (config.n_head, config.d_head)) for part in parts]
     return torch.stack(heads, 1).flatten(0, 2)
 

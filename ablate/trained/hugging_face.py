@@ -28,7 +28,7 @@ from ablate.text.tokenizers import Bytes, byte_level, is_own
 from ablate.train.weights import About
 from ablate.trained.architectures import ARCHITECTURES, Architecture, architecture_of, library
 from ablate.trained.model import Model
-from ablate.trained.tokens import MASK, NONE, Special, TextTokenizer
+from ablate.trained.tokens import MASK, TextTokenizer
 
 CLOSE = 1e-4  # largest allowed difference of logits, relative to the largest logit
 _AROUND = ("bos", "decoder_start", "eos")  # tokens around source and target
@@ -87,12 +87,15 @@ def save(model: Model, folder: Path) -> str:
 
 
 def _start(model: Model, theirs: Any) -> None:
-    """Tell the library which token begins a target, and which ends it."""
-    start, end = model.config.n_vocab - 1, None
-    if model.config.part("objective").pairs and model.tokenizer.inner is not None:
+    """Tell the library which tokens begin source and target, and which ends them."""
+    config = model.config
+    special = config.part("corruption_tokens")
+    start, (before, end) = special.start(config), special.around(config)
+    if config.part("objective").pairs and model.tokenizer.inner is not None:
         start, end = marks(model.tokenizer.inner)
     for settings in (theirs.config, theirs.generation_config):
-        settings.decoder_start_token_id, settings.eos_token_id = start, end
+        settings.decoder_start_token_id = start
+        settings.bos_token_id, settings.eos_token_id = before, end
 
 
 def load(folder: Path) -> Model:
@@ -131,17 +134,18 @@ def load(folder: Path) -> Model:
     shapes = {name: one.shape[1:] for name, one in transformer.named_parameters()}
     kept = of.parameters(run.config, shapes, theirs)
     about = About(run, run.key, "given", 0, math.nan, text.content, ())
-    model = Model(kept, about, NONE if as_of_a_run(run.config, text.special) else text.special)
+    model = Model(kept, about, text.mask)
     length = min(run.config.n_ctx, of.compared(run.config))
     _compare(model.transformer, run.config, theirs, length, f"{folder} cannot be read")
     return model
 
 
-def described(folder: Path) -> tuple[Run, Special]:
-    """Return the run that the model in a folder stands for, and the tokens that the folder names.
+def described(folder: Path) -> tuple[Run, int | None]:
+    """Return the run that the model in a folder stands for, and its token for a hidden one.
 
     Raises:
-        AblateError: As `load`, but of the weights only the shapes are read.
+        AblateError: As `load`, but of the weights only the shapes are read; or an encoder-decoder
+            names no token that begins a target.
     """
     of = _architecture(folder)
     made = getattr(library(), of.model)
@@ -150,16 +154,12 @@ def described(folder: Path) -> tuple[Run, Special]:
         unlike = _unlike(folder, made, theirs)
     _check_weights(folder, {"mismatched_keys": unlike, "missing_keys": ()})
     text = _text(folder, theirs)
-    return _run(of, theirs, folder, text), text.special
-
-
-def as_of_a_run(config: RunConfig, special: Special) -> bool:
-    """Return whether a folder's encoder-decoder writes tokens as a run of its objective does."""
-    objective, last = config.part("objective"), config.n_vocab - 1
-    if not objective.corrupts or special.target != last:
-        return bool(objective.pairs)
-    hides = special.sentinels if objective.name == "span" else (special.mask,)
-    return hides == tuple(range(last - 1, last - objective.special_tokens, -1))
+    if theirs.is_encoder_decoder and text.target is None:
+        raise AblateError(
+            f"{folder}: {CONFIGURATION} names no decoder_start_token_id, with which the decoder"
+            " begins"
+        )
+    return _run(of, theirs, folder, text), text.mask
 
 
 def _token(theirs: Any, name: str) -> int | None:
@@ -246,9 +246,31 @@ def _run(of: Architecture, theirs: Any, folder: Path, text: _Text) -> Run:
             of_text["tokenizer_hash"] = hashlib.sha256(text.content).hexdigest()
         # no code from outside: metrics that a study has loaded do not concern it
         given = fields | of_text | {"batch_tokens": fields["n_ctx"], "code": ()}
-        return Run("transformer", kind("transformer").check(given))
+        run = Run("transformer", kind("transformer").check(given))
+        if not run.config.part("objective").corrupts or text.target is None:
+            return run
+        spans = run.config.part("objective").name == "span"
+        hidden = text.sentinels if spans else (text.mask,)
+        return _with_tokens(run, text, tuple(token for token in hidden if token is not None))
     except AblateError as error:
         raise AblateError(f"{folder}: {error}") from None
+
+
+def _with_tokens(run: Run, text: _Text, hidden: tuple[int, ...]) -> Run:
+    """Return a run on corrupted text with the tokens of a folder, where these are not a run's."""
+    of_a_run = run.config.part("corruption_tokens")
+    own = (of_a_run.start(run.config), of_a_run.hidden(run.config), None, None)
+    if (text.target, hidden, text.source, text.end) == own:
+        return run
+    source, end = (-1 if token is None else token for token in (text.source, text.end))
+    tokens = {
+        "corruption_tokens": "folder",
+        "source_token": source,
+        "target_token": text.target,
+        "end_token": end,
+        "hidden_tokens": hidden,
+    }
+    return Run(run.kind, kind(run.kind).check({**run.fields, **tokens}))
 
 
 @contextmanager
@@ -267,44 +289,51 @@ def _readable(folder: Path) -> Iterator[None]:
 
 
 class _Text(NamedTuple):
-    """What a folder says of the text that its model reads and writes."""
+    """What a folder says of the text that its model reads and writes; None where it says nothing.
 
-    content: bytes  # of its tokenizer; b"" without one
-    n_vocab: int  # tokens of its tokenizer
-    special: Special
-    objective: str  # of an encoder-decoder whose tokens say it, else ""
+    The tokens around source and target are those of an encoder-decoder.
+    """
+
+    content: bytes = b""  # of its tokenizer
+    n_vocab: int = 0  # tokens of its tokenizer
+    mask: int | None = None  # stands for a hidden token
+    sentinels: tuple[int, ...] = ()  # stand for the first, the second, … hidden span
+    source: int | None = None  # begins what an encoder reads
+    target: int | None = None  # begins what a decoder writes
+    end: int | None = None  # ends source and target
+    objective: str = ""  # of an encoder-decoder whose tokens say it
 
 
 def _text(folder: Path, theirs: Any) -> _Text:
     """Return what a folder says of the text that its model, with a configuration, reads."""
     import tokenizers
 
-    path, encodes = folder / TOKENIZER, theirs.is_encoder_decoder
-    source, target, end = (
-        _token(theirs, f"{name}_token_id") if encodes else None for name in _AROUND
-    )
+    path, found = folder / TOKENIZER, _Text()
+    if theirs.is_encoder_decoder:
+        source, target, end = (_token(theirs, f"{name}_token_id") for name in _AROUND)
+        found = found._replace(source=source, target=target, end=end)
     if not path.is_file():
-        return _Text(b"", 0, Special(None, source, target, end), "")
+        return found
     with _readable(path):
         content = path.read_bytes()
-        found = tokenizers.Tokenizer.from_str(content.decode())
+        tokenizer = tokenizers.Tokenizer.from_str(content.decode())
         about = folder / "tokenizer_config.json"
         told = json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {}
         mark = told.get("mask_token")
         masks = (mark["content"] if isinstance(mark, dict) else mark,) if mark else _MASKS
-    vocabulary = found.get_vocab()
+    vocabulary = tokenizer.get_vocab()
     mask = next((vocabulary[one] for one in masks if one in vocabulary), None)
     n_vocab = max(vocabulary.values(), default=-1) + 1
-    if not encodes:
-        return _Text(content, n_vocab, Special(mask), "")
+    found = found._replace(content=content, n_vocab=n_vocab, mask=mask)
+    if not theirs.is_encoder_decoder:
+        return found
     sentinels: list[int] = []
     while (name := _SENTINEL.format(len(sentinels))) in vocabulary:
         sentinels.append(vocabulary[name])
-    special = Special(mask, source, target, end, tuple(sentinels))
     objective = "span" if sentinels else "" if mask is None else "denoise"
-    if target is not None and found.decode([target]) == MARK.decode():
+    if found.target is not None and tokenizer.decode([found.target]) == MARK.decode():
         objective = "pairs"  # which a run's decoder begins with the mark between source and target
-    return _Text(content, n_vocab, special, objective)
+    return found._replace(sentinels=tuple(sentinels), objective=objective)
 
 
 @torch.inference_mode()
@@ -370,6 +399,9 @@ def tokenizer_for(of: TextTokenizer, config: RunConfig) -> Any:
     special: dict[str, Any] = {}
     if len(of.separator) == 1 and not isinstance(of.inner, Bytes):
         special["eos_token"] = inner.id_to_token(of.separator[0])
+    corruption = config.part("corruption_tokens")
+    if not corruption.added and config.part("objective").name == "denoise":
+        special["mask_token"] = inner.id_to_token(corruption.hidden(config)[0])
     added = _added(config)
     if added:
         first, n = config.n_vocab - config.part("objective").special_tokens, inner.get_vocab_size()
@@ -396,6 +428,8 @@ def _added(config: RunConfig) -> dict[int, str]:
     What begins a target is the last token, and has none.
     """
     objective, n = config.part("objective"), config.n_vocab
+    if not config.part("corruption_tokens").added:
+        return {}
     if objective.name == "span":
         spans = objective.special_tokens - 1
         return {n - 1 - spans + k: _SENTINEL.format(spans - 1 - k) for k in range(spans)}

@@ -18,7 +18,7 @@ from ablate.model.transformer import model_of
 from ablate.store import details
 from ablate.train import weights
 from ablate.train.weights import About
-from ablate.trained.tokens import NONE, Special, TextTokenizer
+from ablate.trained.tokens import TextTokenizer
 
 
 class Model(nn.Module):
@@ -33,13 +33,13 @@ class Model(nn.Module):
     Args:
         kept: The weights, by the names of the parameters and buffers of one run.
         about: The metadata of the file. Code of the user's own in it is run.
-        special: Tokens that a folder of `transformers` names.
+        mask: The token of a folder of `transformers` for a hidden one.
 
     Raises:
         AblateError: The code is not that of the run, or the weights do not fit the model.
     """
 
-    def __init__(self, kept: dict[str, Tensor], about: About, special: Special = NONE):
+    def __init__(self, kept: dict[str, Tensor], about: About, mask: int | None = None):
         super().__init__()
         self._use(about)
         if about.run.key != about.key:
@@ -50,7 +50,7 @@ class Model(nn.Module):
             )
         self.about = about
         self.config: RunConfig = about.run.config
-        self.tokenizer = TextTokenizer(self.config, about.tokenizer, special)
+        self.tokenizer = TextTokenizer(self.config, about.tokenizer, mask)
         self.transformer = model_of(self.config)
         self._documents: Any = self.config.part("document_mask").load()(self.tokenizer)
         try:

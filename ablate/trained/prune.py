@@ -7,49 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
 
+from ablate.components import places
+from ablate.components.places import Part
 from ablate.config import RunConfig
 from ablate.data.batches import gather, held_out_starts
 from ablate.data.objectives import Example
 from ablate.errors import AblateError
-from ablate.model.attention import Attention
+from ablate.model.places import attention_of, block_of
 from ablate.stats.families import together
 from ablate.stats.pairs import Effect
 from ablate.stats.text import over_windows
 from ablate.text import Tokens, corpora, tokenizers
 from ablate.text import of as tokens_of
 from ablate.trained.model import Model
-from ablate.trained.tokens import Special
 
 What = Literal["heads", "blocks"]
 LOGITS = 1 << 27  # that a model computes at once
-
-
-@dataclass(frozen=True)
-class Part:
-    """A head, or a block.
-
-    Attributes:
-        stack: "encoder" or "decoder"; a model with one stack is a decoder if it is causal.
-        layer: Number of its block, from 0.
-        attention: "self", or "cross" for the attention of a decoder to an encoder; None for the
-            whole block.
-        head: Number of the head, from 0; None for the whole block.
-    """
-
-    stack: str
-    layer: int
-    attention: str | None = None
-    head: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +74,6 @@ def prune(
     *,
     corpus: str = "",
     tokens: int = 32768,
-    root: Path | None = None,
     advance: Callable[[int, int], object] = lambda done, of: None,
 ) -> Pruned:
     """Return how much the held-out loss changes without each head or block.
@@ -106,22 +87,22 @@ def prune(
     Args:
         model: A model of a run, or of a folder of `transformers`.
         what: Which parts.
-        corpus: A text, as a study file names it; "" for that of the run.
+        corpus: A text, as a study file names it, paths from the working directory; "" for that of
+            the run.
         tokens: Held-out tokens to read.
-        root: Folder from which the path of a corpus counts; by default the working directory.
         advance: Called with the number of parts that are done, and of all parts.
 
     Raises:
         AblateError: The model has no such parts, there is no such text, or a folder has no tokens
             for what its objective writes.
     """
-    found = list(_parts(model, what))
-    named, text = _text(model, corpus, root or Path())
+    found = _parts(model.config, what)
+    named, text = _text(model, corpus)
     examples = list(_examples(model, text, tokens))
     whole = _losses(model, examples, None)
     if len(whole) < 2:
         raise AblateError(
-            f"corpus {named!r} has {len(whole)} window of {_read(model).n_ctx} tokens to read, but"
+            f"corpus {named!r} has {len(whole)} window of {model.config.n_ctx} tokens to read, but"
             " an interval needs two; raise --tokens, or give a longer text"
         )
     effects, merged = [], 1
@@ -136,46 +117,24 @@ def prune(
     return Pruned(what, named, float(whole.mean()), len(whole), merged, parts)
 
 
-def _stacks(model: Model) -> dict[str, Any]:
-    encoder = getattr(model.transformer, "encoder", None)
-    if encoder is not None:
-        return {"encoder": encoder, "decoder": model.transformer}
-    causal = model.config.part("attention").causal
-    return {"decoder" if causal else "encoder": model.transformer}
-
-
-def _parts(model: Model, what: What) -> Iterator[Part]:
-    """Yield the parts of a model.
+def _parts(config: RunConfig, what: What) -> list[Part]:
+    """Return the parts of a model.
 
     Raises:
         AblateError: It has none.
     """
-    config = model.config
     if not config.part("architecture").of_blocks:
         raise AblateError(f"architecture = {config.architecture!r} has no blocks of ablate's")
     if what == "blocks":
-        for name, stack in _stacks(model).items():
-            yield from (Part(name, layer) for layer in range(len(stack.blocks)))
-        return
-    places = [place for place, _ in _attentions(model)]
-    if not places:
-        raise AblateError(
-            f"architecture = {config.architecture!r} with mixer = {config.mixer!r} has no"
-            " attention, and no heads; use --blocks"
-        )
-    for place in places:
-        yield from (replace(place, head=head) for head in range(config.n_head))
-
-
-def _attentions(model: Model) -> Iterator[tuple[Part, Attention]]:
-    """Yield the attentions of a model, each as a part without a head and as its module."""
-    for name, stack in _stacks(model).items():
-        for layer, block in enumerate(stack.blocks):
-            for attention in block.attention.modules():
-                if isinstance(attention, Attention):
-                    yield Part(name, layer, "self"), attention
-            if isinstance(cross := getattr(block, "cross", None), Attention):
-                yield Part(name, layer, "cross"), cross
+        return [
+            Part(stack, layer) for stack, n in places.stacks(config).items() for layer in range(n)
+        ]
+    if heads := places.heads(config):
+        return heads
+    raise AblateError(
+        f"architecture = {config.architecture!r} with mixer = {config.mixer!r} has no attention,"
+        " and no heads; use --blocks"
+    )
 
 
 @contextmanager
@@ -185,7 +144,7 @@ def without(model: Model, part: Part | None) -> Iterator[None]:
         yield
         return
     if part.head is None:
-        block: nn.Module = _stacks(model)[part.stack].blocks[part.layer]
+        block = block_of(model.transformer, part)
         # an attribute of this block alone, which stands before the method of its class
         block.forward = lambda x, *read: x
         try:
@@ -193,11 +152,11 @@ def without(model: Model, part: Part | None) -> Iterator[None]:
         finally:
             del block.forward
         return
-    attention = dict(_attentions(model))[replace(part, head=None)]
     kept = torch.ones(model.config.n_head, 1, device=next(model.parameters()).device)
     kept[part.head] = 0
     # heads are [K, B, T, H, D]
-    hook = attention.output.register_forward_pre_hook(lambda _, given: (given[0] * kept,))
+    output = attention_of(model.transformer, part).output
+    hook = output.register_forward_pre_hook(lambda _, given: (given[0] * kept,))
     try:
         yield
     finally:
@@ -220,108 +179,34 @@ def _losses(model: Model, examples: Sequence[Example], part: Part | None) -> np.
 
 def _examples(model: Model, text: Tokens, n: int) -> Iterator[Example]:
     """Yield what the model's objective makes of held-out windows, some at a time."""
-    config, device = _read(model), next(model.parameters()).device
+    config, device = model.config, next(model.parameters()).device
     objective = config.part("objective").load()([config], text, device)
-    pairs = config.part("objective").pairs
-    documents = text.held_out_bounds[:-1] if pairs else None
+    documents = text.held_out_bounds[:-1] if config.part("objective").pairs else None
     starts = held_out_starts(len(text.held_out), config.n_ctx, n, documents)
     at_once = max(1, LOGITS // (config.n_ctx * config.n_vocab))
-    mask, special = model.tokenizer.mask, model.tokenizer.special
+    mask = model.tokenizer.mask
     for row in range(0, len(starts), at_once):
         windows = gather(text.held_out, starts[row : row + at_once], config.n_ctx + 1)
         example: Example = objective.test(windows.to(device), row)
-        if special.target is not None:
-            example = _of_folder(example, config, special)
-        elif mask is not None:
+        if mask is not None:
             # the objective hides a token by the last one of the vocabulary, which is never a text's
             hidden = (example.weights > 0) & (example.inputs == config.n_vocab - 1)
             example = example._replace(inputs=example.inputs.masked_fill(hidden, mask))
         yield example
 
 
-def _read(model: Model) -> RunConfig:
-    """Return the run by whose objective text is read.
-
-    The objective of an encoder-decoder from a folder writes tokens behind those of the folder,
-    which `_of_folder` replaces, and leaves room for the tokens around a text.
-    """
-    config, special = model.config, model.tokenizer.special
-    if special.target is None:
-        return config
-    n_vocab = config.n_vocab + config.part("objective").special_tokens
-    around = (special.source, special.end)
-    n_ctx = config.n_ctx - sum(token is not None for token in around)
-    return config.model_copy(update={"n_vocab": n_vocab, "n_ctx": n_ctx})
-
-
-def _of_folder(example: Example, config: RunConfig, special: Special) -> Example:
-    """Write an example with the tokens that a folder names, and with those around a text.
-
-    The source is `source … end`, and so is a target of BART. A target of T5 ends with the folder's
-    end, in the place of a last sentinel.
-
-    Args:
-        example: Of `_read`'s run.
-        config: This run.
-        special: The tokens.
-    """
-    objective, start = config.part("objective"), config.n_vocab - 1
-    assert special.target is not None and example.source is not None
-    assert example.source_starts is not None
-    own = torch.arange(config.n_vocab, device=example.source.device)
-    own[start] = special.target
-    spans = objective.name == "span"
-    named = special.sentinels if spans else (special.mask,)
-    for number, token in enumerate(named[: objective.special_tokens - 1]):
-        assert token is not None, "`_text` refuses this"
-        own[start - 1 - number] = token
-    n_read = (example.source_starts == 0).sum(-1, keepdim=True)
-    n_written = example.weights.sum(-1, keepdim=True).long()
-    if spans and special.end is not None:
-        n_written = n_written - 1
-
-    def around(tokens: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the first n tokens of each row between source and end, and how many these are."""
-        first, last = special.source is not None, special.end is not None
-        index = torch.arange(tokens.shape[-1] + first + last, device=tokens.device) - int(first)
-        inside = index.clamp(0, tokens.shape[-1] - 1).expand(*tokens.shape[:-1], -1)
-        found = own[tokens.gather(-1, inside)]
-        if special.source is not None:
-            found = found.masked_fill(index < 0, special.source)
-        if special.end is not None:
-            found = found.masked_fill(index >= n, special.end)
-        return found, n + first + last
-
-    source, n_read = around(example.source, n_read)
-    targets, n_written = around(example.targets, n_written)
-    if max(source.max(), targets.max()) >= config.n_vocab - objective.special_tokens:
-        raise AblateError(
-            f"the folder's tokenizer has {len(special.sentinels)} tokens for hidden spans, from"
-            f" <extra_id_0> on, fewer than the spans of a window of {config.n_ctx} tokens"
-        )
-    first = torch.full_like(targets[..., :1], special.target)
-    inputs = torch.cat((first, targets[..., :-1]), -1)
-    index = torch.arange(max(source.shape[-1], targets.shape[-1]), device=source.device)
-    starts = torch.where(index[: source.shape[-1]] < n_read, 0, n_read)
-    weights = (index[: targets.shape[-1]] < n_written).float()
-    return Example(inputs, targets, weights, None, source, starts)
-
-
-def _text(model: Model, named: str, root: Path) -> tuple[str, Tokens]:
+def _text(model: Model, named: str) -> tuple[str, Tokens]:
     """Return the name of a text, and its tokens by the model's tokenizer."""
     model.check_reads_text("prune")
-    config, special = _read(model), model.tokenizer.special
-    if special.target is not None and special.mask is None and not special.sentinels:
-        raise AblateError(
-            "the folder's tokenizer has no token for hidden text, which an encoder-decoder writes:"
-            " neither <extra_id_0>, as T5's, nor a mask_token, as BART's"
-        )
+    config = model.config
+    if config.part("objective").corrupts:
+        config.part("objective").check_given(config)
     if not named and not config.corpus:
         raise AblateError(
             "a model folder has no text: give one with --corpus, such as --corpus austen"
         )
     try:
-        corpus = corpora.find(named or config.corpus, root)
+        corpus = corpora.find(named or config.corpus, Path())
     except AblateError as error:
         raise error if named else AblateError(f"{error}; give a text with --corpus") from None
     if not named and corpus.hash != config.corpus_hash:
@@ -334,7 +219,7 @@ def _text(model: Model, named: str, root: Path) -> tuple[str, Tokens]:
         if content := model.about.tokenizer:
             spec = str(Path(folder) / "tokenizer.json")
             Path(spec).write_bytes(content)
-        found = tokens_of(corpus, tokenizers.describe(spec, corpus, root, extra))
+        found = tokens_of(corpus, tokenizers.describe(spec, corpus, Path(), extra))
     if config.part("objective").pairs:
         found = found.of_pairs(config.n_ctx)
     elif len(found.held_out) <= config.n_ctx:
@@ -343,5 +228,5 @@ def _text(model: Model, named: str, root: Path) -> tuple[str, Tokens]:
             f" = {config.n_ctx} needs {config.n_ctx + 1}"
         )
     # as many as the model has, of which some may be in no text
-    n_vocab = config.n_vocab - config.part("objective").special_tokens
+    n_vocab = config.n_vocab - config.part("objective").n_added(config)
     return corpus.name, found.of_model(n_vocab)

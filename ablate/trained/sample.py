@@ -12,6 +12,7 @@ from torch import Tensor
 from ablate.data.objectives import Example
 from ablate.data.pairs import Pairs
 from ablate.errors import AblateError
+from ablate.evaluation import WIDEST_BEAM
 from ablate.model import decoding
 from ablate.train.decode import targets
 from ablate.trained.model import Model
@@ -51,18 +52,20 @@ def sample(
 
     Raises:
         AblateError: A causal model gets a mask, a masked one gets none or more text than n_ctx
-            tokens, the model was trained on images, an argument has no effect with the model, or
-            the tokenizer cannot encode the text.
+            tokens, the model was trained on images, an argument has no effect with the model, the
+            beam is wider than 64, or the tokenizer cannot encode the text.
     """
     asked: dict[str, float | None] = {"tokens": tokens, "temperature": temperature, "top_k": top_k}
     check_options(model, asked | {"seed": seed, "beam": beam})
     tokens, beam = 100 if tokens is None else tokens, 1 if beam is None else beam
-    special = model.tokenizer.special
+    if not 1 <= beam <= WIDEST_BEAM:
+        raise AblateError(f"beam = {beam:g}: a number from 1 to {WIDEST_BEAM} is wanted")
     objective = model.config.part("objective")
-    if objective.has_source or special.target is not None:
-        if objective.corrupts and special.target is None:
-            return _restored(model, text, beam)
-        return _target(model, text, beam, tokens)
+    if _as_its_folder(model):
+        return _of_folder(model, text, beam, tokens)
+    if objective.has_source:
+        decoded = _restored if objective.corrupts else _target
+        return decoded(model, text, beam)
     masked = model.tokenizer.mask is not None
     if temperature is None:
         temperature = 0.0 if masked else 1.0
@@ -90,8 +93,8 @@ def check_options(model: Model, given: Mapping[str, float | None]) -> None:
         AblateError: The first of them, or the model reads images.
     """
     model.check_reads_text("sample")
-    of_folder = model.tokenizer.special.target is not None
-    if model.config.part("objective").has_source or of_folder:
+    of_folder = _as_its_folder(model)
+    if model.config.part("objective").has_source:
         what, read = "decodes a target without random choices", ["beam"]
         read += ["tokens"] * of_folder
     elif model.tokenizer.mask is not None:
@@ -171,11 +174,9 @@ def _fill(model: Model, given: list[int], choice: _Choice) -> list[int]:
     return text
 
 
-def _target(model: Model, text: str, beam: int, most: int) -> str:
+def _target(model: Model, text: str, beam: int) -> str:
     tokenizer, n_ctx = model.tokenizer, model.config.n_ctx
     source = tokenizer.encode(text)
-    if tokenizer.special.target is not None:
-        return _of_folder(model, source, beam, most)
     if len(source) + 2 > n_ctx:
         raise AblateError(
             f"the text has {len(source):,} tokens, and a row of n_ctx = {n_ctx:,} has no space for"
@@ -205,10 +206,10 @@ def _restored(model: Model, text: str, beam: int) -> str:
     if objective.name == "span":
         # the sentinels of the spans, and the one that ends what the decoder writes
         marks = [start - number for number in range(1, spans + 2)]
-        if not spans or spans > objective.special_tokens - 2:
+        most = config.part("corruption_tokens").most_spans(config)
+        if not 0 < spans <= most:
             raise AblateError(
-                f"the text has {spans} {MASK}, and this model writes what 1 to"
-                f" {objective.special_tokens - 2} of them hide"
+                f"the text has {spans} {MASK}, and this model writes what 1 to {most} of them hide"
             )
         end = marks[-1]
     else:
@@ -241,7 +242,7 @@ def _restored(model: Model, text: str, beam: int) -> str:
         made = _filled(read, written, marks)
     else:
         made = [*(read if corruption.continues else given), *written]
-    n_text = config.n_vocab - objective.special_tokens
+    n_text = config.n_vocab - objective.n_added(config)
     return tokenizer.decode(token for token in made if token < n_text)
 
 
@@ -257,21 +258,26 @@ def _filled(read: list[int], written: list[int], marks: list[int]) -> list[int]:
     return [one for token in read for one in (hidden.get(token, []) if token in marks else [token])]
 
 
-def _of_folder(model: Model, source: list[int], beam: int, most: int) -> str:
+def _as_its_folder(model: Model) -> bool:
+    """Return whether a model decodes a target with the tokens of a folder of `transformers`."""
+    return not model.config.part("corruption_tokens").added
+
+
+def _of_folder(model: Model, text: str, beam: int, most: int) -> str:
     """Decode the target of an encoder-decoder of `transformers`, of at most `most` tokens."""
-    special, device = model.tokenizer.special, next(model.parameters()).device
-    assert special.target is not None
-    around = [[token] if token is not None else [] for token in (special.source, special.end)]
-    read = torch.tensor([[[*around[0], *source, *around[1]]]], device=device)
+    special, device = model.config.part("corruption_tokens"), next(model.parameters()).device
+    start, (before, behind) = special.start(model.config), special.around(model.config)
+    around = [[token] if token is not None else [] for token in (before, behind)]
+    read = torch.tensor([[[*around[0], *model.tokenizer.encode(text), *around[1]]]], device=device)
     # without an end of its own, what begins a target ends it
-    end = special.target if special.end is None else special.end
+    end = start if behind is None else behind
     inputs = torch.full((1, 1, min(model.config.n_ctx, most + 1)), end, device=device)
-    inputs[..., 0] = special.target
+    inputs[..., 0] = start
     example = Example(inputs, inputs, torch.ones_like(inputs).float(), None, read)
     with model.computing():
         written = targets(model.transformer, example, beam, end)[0, 0].tolist()
     cut = written.index(end) if end in written else len(written)
-    kept = [token for token in written[:cut] if token not in (special.source, special.target)]
+    kept = [token for token in written[:cut] if token not in (before, start)]
     return model.tokenizer.decode(kept)
 
 

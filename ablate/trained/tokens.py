@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import groupby
-from typing import NamedTuple
 
 from torch import Tensor
 
@@ -15,19 +14,6 @@ from ablate.text import tokenizers
 MASK = "[MASK]"  # how a text writes the token of a masked model for a hidden token
 
 
-class Special(NamedTuple):
-    """Tokens that a folder of `transformers` names; None where it names none."""
-
-    mask: int | None = None  # stands for a hidden one
-    source: int | None = None  # begins what an encoder reads
-    target: int | None = None  # begins what a decoder writes
-    end: int | None = None  # ends source and target
-    sentinels: tuple[int, ...] = ()  # stand for the first, the second, … hidden span
-
-
-NONE = Special()
-
-
 class TextTokenizer:
     """Encodes text as the tokens of a run, and decodes tokens.
 
@@ -36,19 +22,18 @@ class TextTokenizer:
             is not masked.
         separator: Tokens that stand after each document.
         inner: The tokenizer without `MASK`; None if the corpus holds only tokens.
-        special: Tokens that a folder names.
 
     Args:
         config: The run.
         content: Content of its tokenizer's file, from the file of weights.
-        special: Tokens that a folder names. Without a mask, the last token of a masked model's
-            vocabulary is added for it.
+        mask: The tokenizer's own token for a hidden one. Without it, the last token of a masked
+            model's vocabulary is added.
     """
 
-    def __init__(self, config: RunConfig, content: bytes, special: Special = NONE):
-        self.name, self.special = config.tokenizer, special
+    def __init__(self, config: RunConfig, content: bytes, mask: int | None = None):
+        self.name = config.tokenizer
         masks, last = config.part("objective").masks, config.n_vocab - 1
-        self.mask = (last if special.mask is None else special.mask) if masks else None
+        self.mask = (last if mask is None else mask) if masks else None
         n_vocab = last if self.mask == last else config.n_vocab
         has_text = content or self.name == "byte" or tokenizers.is_own(self.name)
         located = tokenizers.located(self.name, config.model_extra or {})

@@ -84,9 +84,15 @@ function count(value) {
 }
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 60) return `${Number(seconds.toPrecision(3))} s`;
-  if (seconds < 3600) return `${Number((seconds / 60).toPrecision(3))} min`;
-  return `${Number((seconds / 3600).toPrecision(3))} h`;
+  for (const [size, least, unit] of [[86400, 2 * 86400, "days"], [3600, 5400, "h"], [60, 89.5, "min"]]) {
+    if (seconds >= least) return `${Number((seconds / size).toPrecision(seconds < 99.5 * size ? 2 : 6)).toLocaleString("en", { maximumFractionDigits: seconds < 99.5 * size ? 1 : 0 })} ${unit}`;
+  }
+  return `${Number(seconds.toPrecision(2))} s`;
+}
+// A value of the metric, with the decimals that it has everywhere.
+function measured(metric, value) {
+  if (value === null || value === undefined || Math.abs(value) >= 1e9) return digits(value);
+  return value.toFixed(metric.places).replace("-", "−");
 }
 // element("td", { class: "n" }, "text", node, …): texts are never read as HTML
 function element(name, attributes = {}, ...children) {

@@ -79,7 +79,7 @@ function facts(data, runs) {
     ["stratum", (run) => run.cell.stratum],
     ["seed", (run) => `${run.seed}${run.role === "compare" ? "" : ` (role: ${run.role})`}`],
     ["status", (run) => (run.diverged_at === null ? run.status : `${run.status} at step ${run.diverged_at.toLocaleString("en")}`)],
-    [data.metric.label, (run) => digits(run.metric)],
+    [data.metric.label, (run) => measured(data.metric, run.metric)],
     ["parameters", (run) => digits(run.params)],
     ["tokens", (run) => digits(run.tokens)],
     ["FLOPs", (run) => digits(run.flops, 3)],
