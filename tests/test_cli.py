@@ -163,14 +163,24 @@ def test_a_name_too_long_for_a_file_is_one_line(
     [["--help"], ["run", "--help"], ["plan", QUICKSTART], ["factors"], ["factors", "topology"]],
 )
 def test_nothing_heavy_is_loaded(arguments: list[str], tmp_path: Path) -> None:
+    assert loaded(arguments, tmp_path) == "[]"
+
+
+def test_status_loads_the_database_and_nothing_else_heavy(measured: str, tmp_path: Path) -> None:
+    assert loaded(["status", "quickstart"], tmp_path, ABLATE_DB=measured) == "['sqlalchemy']"
+
+
+def loaded(arguments: list[str], folder: Path, **environment: str) -> str:
+    """The heavy libraries that a command of more than one line has loaded."""
     code = (
         f"import sys; sys.argv = ['ablate', *{arguments!r}]\nfrom ablate.cli import main\ntry:"
         " main()\nexcept SystemExit: pass\n"
     )
     code += f"print([name for name in {HEAVY!r} if name in sys.modules])"
-    done = python(code, tmp_path)
-    assert done.stdout.splitlines()[-1] == "[]", done.stdout
-    assert len(done.stdout.splitlines()) > 3
+    done = python(code, folder, **environment)
+    lines = done.stdout.splitlines()
+    assert len(lines) > 3, done.stderr
+    return lines[-1]
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_commands_name_an_edited_file_and_the_runs_that_left(
     done = CliRunner().invoke(app, [command, str(file), "--db", "x.db"])
     assert done.exit_code == 0, done.output
     said = " ".join(done.output.split())
-    assert "seeds: 2, now 4" in said
+    assert "(revision 2): seeds: 2, now 4" in said
     assert "2 runs of earlier revisions left the study wiring: topology=concat" in said
 
 

@@ -25,11 +25,18 @@ def outcome(levels: dict[str, str], seed: int) -> Outcome:
     return Outcome(2.0 + 0.01 * seed * int(levels["n_layer"]), points={10: 3.0, 20: 2.5, 30: 2.0})
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of two strata, which no test changes."""
+    folder = tmp_path_factory.mktemp("stored")
+    with study(folder, FACTORS, outcome, within=["n_layer"], seeds=3) as db:
+        return db.path
+
+
 @pytest.fixture
-def stored(ablate: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A study of two strata in the database of the environment."""
-    with study(tmp_path, FACTORS, outcome, within=["n_layer"], seeds=3) as db:
-        monkeypatch.setenv("ABLATE_DB", str(db.path))
+def stored(ablate: Run, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The study is in the database of the environment."""
+    monkeypatch.setenv("ABLATE_DB", str(database))
 
 
 def points_of(size: str) -> float:

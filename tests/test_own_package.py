@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 from cli_helpers import Run
+from in_process import local
 
 from ablate import outside, report
+from ablate.cli import running
 
 MODULE = """
 import torch
@@ -143,6 +145,7 @@ def test_levels_of_a_package_are_studied_and_its_version_is_part_of_the_key(
         assert "4 runs of activation=squared and norm_kind=max-norm (1.0)" in out or (
             "4 runs of norm_kind=max-norm and activation=squared (1.0)" in out
         ), out
+    monkeypatch.setattr(running, "_local", local)  # a worker has trained by the package above
     assert "mine: 6 complete" in ablate("run", "mine.toml")[1]
     with sqlite3.connect("results/ablate.db") as connection:
         second = dict(connection.execute("SELECT cell || seed, key FROM runs"))

@@ -841,7 +841,7 @@ def test_what_nothing_tells_apart_is_not_ranked_and_has_no_brackets(tmp_path: Pa
     assert "In brackets" not in text
     assert "serial, parallel, concat or no-skip in 4 of 4 strata" in text, text
     assert re.search(
-        r"none of 3 \(parallel, concat and no-skip\) differs significantly from serial: no possible"
+        r"None of 3 \(parallel, concat and no-skip\) differs significantly from serial: no possible"
         r" effect .* it would have to be \d\.\d+ to \d\.\d+, and shares differ by at most 1\.",
         text,
     ), text

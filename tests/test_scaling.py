@@ -195,8 +195,11 @@ def test_a_flat_law_is_fitted_to_the_end_and_its_floor_of_zero_is_said() -> None
     assert "The floor E is 0" in "\n".join(found.lines())
 
 
-def test_the_estimates_of_flat_laws_are_those_of_an_independent_optimiser() -> None:
-    for seed in range(12):
+@pytest.mark.parametrize(
+    "seeds", [range(0, 12, 3), pytest.param(range(12), marks=pytest.mark.slow)], ids=["few", "all"]
+)
+def test_the_estimates_of_flat_laws_are_those_of_an_independent_optimiser(seeds: range) -> None:
+    for seed in seeds:
         columns = grid(6, 5)
         log_loss = np.log(losses(columns, 0.005 + 0.001 * seed, seed, FLAT))
         value = estimate(FORMS["nd"], columns, log_loss, rng(), 30).value

@@ -18,13 +18,15 @@ import quadratic_worker
 from cli_helpers import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launch_helpers import HERE, Launcher, content, launch, rows, wait_for
+from in_process import InProcessExecutor
+from launch_helpers import HERE, Launcher, content, rows, wait_for
+from launch_helpers import launch as launch_by
 from report_study import save_svg
 from scipy import stats as scipy_stats
 
 from ablate import analysis, figures, report, results, store, study_run, tune
 from ablate import plan as planning
-from ablate.launch import pool
+from ablate.launch import devices, pool
 from ablate.plan import decide, plan
 from ablate.plan.price import price
 from ablate.plan.tuning import seeds
@@ -68,6 +70,13 @@ def stub(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(pool, "INGEST", 0.02)
     monkeypatch.setattr(pool, "POLL", 0.02)
+
+
+def launch(given: Study, path: Path) -> tuple[Outcome, str]:
+    """Run a study in this process, and its runs in a thread; return its outcome and output."""
+    return launch_by(
+        given, path, executor=lambda: InProcessExecutor(devices.find("cpu"), quadratic_worker.Bowl)
+    )
 
 
 def study(folder: Path, *changes: tuple[str, str], text: str = TEXT) -> Study:

@@ -20,6 +20,7 @@ from ablate.errors import AblateError, unknown
 
 INCHES = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72.27}  # TeX's points
 NARROW, WIDE = 2.0, 20.0  # inches
+PAGE = 11.0  # inches, the height of a page
 FORMATS = ("pdf", "svg", "png")
 
 
@@ -84,8 +85,15 @@ def figure(
         raise unknown("figure", name, titles, study)
     file = out or Path(f"{file_name(study)}-{name}.{format_}")
     with looking(look), writing(file), _drawing(style):
-        save(figure_set.axes(name).figure.figure, file.with_suffix(""), [format_])
+        drawn = figure_set.axes(name).figure.figure
+        save(drawn, file.with_suffix(""), [format_])
     console().print(str(file), markup=False, soft_wrap=True)
+    if (height := drawn.get_size_inches()[1]) > PAGE:
+        console().print(
+            f"Note: the figure is {height:.0f} in high, more than a page; a larger --width puts"
+            " more strata side by side.",
+            soft_wrap=True,
+        )
 
 
 def inches(text: str) -> float:

@@ -37,11 +37,11 @@ def notes(name: str, database: Database, file: str = "") -> Iterator[str]:
         database: Holds it.
         file: Its file; by default the one of that name in studies/.
     """
-    from ablate import results, study
+    from ablate import study
     from ablate.code import short
     from ablate.errors import AblateError
     from ablate.store.code import made
-    from ablate.store.status import left
+    from ablate.store.status import left, planned
     from ablate.study import examples
     from ablate.study.revision import changes
     from ablate.units import listed
@@ -49,14 +49,14 @@ def notes(name: str, database: Database, file: str = "") -> Iterator[str]:
     with contextlib.suppress(AblateError):
         path = study.find(file or name.removesuffix("-tiny"))
         yield from _edited(made(database, name), path.parent)
-        stored = results.study(name, database)
+        toml, revision = planned(database, name)
         # an example has the study's name only: the file may have been in another folder
         alike = bool(file) or path not in examples.studies()
-        changed = alike and changes(stored.toml, path.read_text(encoding="utf-8"))
+        changed = alike and changes(toml, path.read_text(encoding="utf-8"))
         if changed and name in ((its := study.name(path)), f"{its}-tiny"):
             more = len(changed) - FEW
             yield (
-                f"{path} was edited after its runs were planned (revision {stored.revision}):"
+                f"{path} was edited after its runs were planned (revision {revision}):"
                 f" {'; '.join(changed[:FEW])}{f'; {more} more' if more > 0 else ''}."
             )
     for one in made(database, name):

@@ -88,6 +88,8 @@ def _text(value: Any) -> str:
     return (
         "–"
         if value is None or (isinstance(value, float) and math.isnan(value)) or value == ""
+        else f"{value:g}"  # whole numbers, and NaN where none is known, are floats in a frame
+        if isinstance(value, float)
         else str(value)
     )
 

@@ -17,6 +17,7 @@ from ablate.analysis.records import (
     OfContrast,
     SameSeeds,
     SeedGroups,
+    Successive,
     Untrained,
 )
 from ablate.plan.compare import MISMATCH
@@ -111,7 +112,24 @@ def headline(data: ReportData) -> list[str]:
     contrasts = data.findings.of(Contrast)
     if not contrasts:
         return first or ["The study has no contrast: nothing is compared."]
+    steps = data.findings.of(Successive)
+    if {one.factor for one in contrasts} == {one.factor for one in steps}:
+        return [*first[:1], _steps(data, steps)]
     return [*first[:1], _reach(data, contrasts)]
+
+
+def _steps(data: ReportData, steps: Sequence[Successive]) -> str:
+    """Say which levels differ significantly from the previous ones, and how far."""
+    named = [(one, _name(data, one, place=len(data.strata) > 1)) for one in steps]
+    ranked = sorted(named, key=lambda item: item[0].mean)
+    found = [item for item in ranked if item[0].verdict in ("better", "worse")]
+    inconclusive = [one for one in steps if one.verdict == "inconclusive"]
+    see = detectable(data.labels, [one.detectable for one in inconclusive])
+    tested = len(found) + len(inconclusive)
+    if not tested:
+        return "No level can be tested against the previous one."
+    others = tested < len(steps)
+    return f"{say('reach', found, 'the previous level', data.labels, see, others, tested)}."
 
 
 def _reach(data: ReportData, contrasts: Sequence[Contrast]) -> str:
@@ -148,8 +166,8 @@ def _reach(data: ReportData, contrasts: Sequence[Contrast]) -> str:
     return " ".join(filter(None, said if found else said[::-1]))
 
 
-def _name(data: ReportData, one: OfContrast, *, place: bool = False) -> str:
-    """Return the level of a contrast, with its factor if the study contrasts several."""
+def _name(data: ReportData, one: OfContrast | Successive, *, place: bool = False) -> str:
+    """Return the level of a difference, with its factor if the study contrasts several."""
     factors = {other.factor for other in data.findings.of(Contrast)}
     name = f"{one.factor}={one.level}" if len(factors) > 1 else answers.called(data, one.level)
     return f"{name} at {one.stratum}" if place and one.stratum else name
@@ -190,9 +208,12 @@ def _limits(data: ReportData) -> Iterator[tuple[str, str]]:
     )
     if narrow:
         yield f"{plural(narrow, 'effect')} not significant for new text", "effects"
-    seeds = min((one.n for one in contrasts if one.n), default=0)
-    if 0 < seeds < 5:
-        yield f"only {plural(seeds, 'pair')} of runs", "basis"
+    pairs = {one.n for one in contrasts if one.n}
+    if pairs and (seeds := min(pairs)) < 5:
+        yield (
+            f"{'only' if len(pairs) == 1 else 'as few as'} {plural(seeds, 'pair')} of runs",
+            "basis",
+        )
 
 
 def matrix(data: ReportData) -> Matrix | None:

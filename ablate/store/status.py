@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from ablate import metrics
 from ablate.store.database import Database
+from ablate.store.names import require_study
 from ablate.store.owners import QUEUE, dead
 from ablate.store.records import FAILED
 from ablate.study import tuned, tuned_field
@@ -213,6 +214,17 @@ def studies(db: Database, name: str | None = None) -> list[StudyStatus]:
         name=name,
     )
     return [_status(db, row) for row in found]
+
+
+def planned(db: Database, name: str) -> tuple[str, int]:
+    """Return the text of the file that a study was last planned from, and its revision.
+
+    Raises:
+        AblateError: There is no such study.
+    """
+    require_study(db, name)
+    (row,) = selected(db, "SELECT toml, revision FROM study WHERE name = :name", name=name)
+    return row.toml, row.revision
 
 
 def left(db: Database, name: str) -> dict[str, int]:
