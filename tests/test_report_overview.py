@@ -96,7 +96,7 @@ def test_the_first_screen_says_the_answer_and_its_limits(tmp_path: Path) -> None
     said = {badge.text: badge.section for badge in overview.badges(data)}
     assert said["2 runs diverged or failed"] == "troubles"
     assert said["learning rate not tuned"] == "basis"
-    assert "only 2 pairs of runs" in said
+    assert "as few as 2 pairs of runs" in said
     text = report.write(data, tmp_path / "out").read_text(encoding="utf-8")
     for section in said.values():
         assert f'id="{section}"' in text

@@ -340,7 +340,7 @@ def test_a_broken_curve_fails_its_held_out_check() -> None:
         and "do not trust" in str(broken)
     )
     assert whole.trusted and abs(whole.miss) < 0.02 and "do not trust" not in str(whole)
-    assert (broken.runs, broken.what) == (6, "largest size (N = 5e+09)")
+    assert (broken.runs, broken.what) == (6, "largest size (N = 5×10⁹)")
 
 
 def test_the_largest_budget_can_be_held_out() -> None:
