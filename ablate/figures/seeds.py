@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,7 +29,8 @@ def seeds(
     arm beyond it has its mean in its name.
 
     Args:
-        frame: One row a run, with columns seed, y and `hue`.
+        frame: One row a run, with columns seed, y and `hue`, and perhaps `untrained`: whether the
+            arm did not learn, which the axis then does not fit.
         groups: Arm → seeds of its lower group, which are drawn filled; all others are hollow. An
             arm without groups is filled.
         y: Column of the metric.
@@ -43,7 +43,7 @@ def seeds(
         whole = frame[np.isfinite(frame[y].astype(float))]
         arms = list(style.arms(whole, hue))
         values = whole.groupby(hue, observed=True)[y]
-        means, near = values.mean(), _near(values)
+        means, near = values.mean(), _near(whole, y, hue)
         names = [
             name + ("" if inside else f" ({style.rough(mean, places)})")
             for name, mean, inside in zip(
@@ -106,10 +106,16 @@ def _told(name: str, values: pd.Series, places: int | None) -> str:
 def far(frame: pd.DataFrame) -> bool:
     """Return whether `seeds` leaves an arm of this frame beyond its axis."""
     whole = frame[np.isfinite(frame["metric"].astype(float))]
-    return not all(_near(whole.groupby("arm", observed=True)["metric"]))
+    return not all(_near(whole, "metric", "arm"))
 
 
-def _near(values: Any) -> list[bool]:
-    """Return which arms are near each other."""
-    means, spread = values.mean(), values.max() - values.min()
-    return style.near(list((means - means.median()).abs()), spread.median())
+def _near(whole: pd.DataFrame, y: str, hue: str) -> list[bool]:
+    """Return which arms are near each other, of those that learnt if any did."""
+    values = whole.groupby(hue, observed=True)
+    means, spread = values[y].mean(), values[y].max() - values[y].min()
+    learnt = pd.Series(True, means.index)
+    if "untrained" in whole and not whole["untrained"].all():
+        learnt = ~values["untrained"].any()
+    apart = (means - means[learnt].median()).abs()
+    near = iter(style.near(list(apart[learnt]), spread[learnt].median()))
+    return [fine and next(near) for fine in learnt]

@@ -43,7 +43,8 @@ def curves(
 
     Args:
         frame: Columns `x`, step, run, value, `hue`, and diverged_at if runs diverged. A column
-            final has what was measured of each run at its end, perhaps on more data than the last
+            untrained says which arms did not learn: the y axis does not fit them. A column final
+            has what was measured of each run at its end, perhaps on more data than the last
             point of its curve.
         x: tokens, flops, seconds or step.
         hue: Column of the arm.
@@ -54,7 +55,7 @@ def curves(
     with style.theme():
         arms = _arms(frame, x, hue)
         ends = [arm.end for arm in arms]
-        healthy = [arm.end for arm in arms if not arm.diverged] or ends
+        healthy = [arm.end for arm in arms if not (arm.diverged or arm.untrained)] or ends
         shown = _shown(arms, [abs(end - np.median(healthy)) for end in ends])
         return _over_training(arms, shown, x, label, lambda _, value: rough(value, places), ax)
 
@@ -193,7 +194,7 @@ class _Arm:
     points: pd.DataFrame  # per step: x, mean, low, high of the runs that went furthest
     short: tuple[pd.DataFrame, ...]  # runs that ended earlier
     diverged: bool  # whether all runs that went furthest diverged
-
+    untrained: bool
     final: float  # the mean of what was measured at their end; of the last points, if unknown
 
     @property
@@ -202,7 +203,7 @@ class _Arm:
 
 
 def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
-    used = dict.fromkeys((hue, "run", "step", x, "value", "diverged_at", "final"))
+    used = dict.fromkeys((hue, "run", "step", x, "value", "diverged_at", "untrained", "final"))
     frame = frame[[name for name in used if name in frame]]  # each selection below copies them all
     whole = frame[
         np.isfinite(frame["value"].astype(float)) & np.isfinite(frame[x].astype(float))
@@ -225,13 +226,15 @@ def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
         diverged = "diverged_at" in furthest and bool(furthest["diverged_at"].notna().all())
         finals = furthest.drop_duplicates("run").get("final", pd.Series([np.nan])).astype(float)
         final = float(finals.mean() if finals.notna().all() else points["mean"].iloc[-1])
-        arms.append(_Arm(name, index, points, short, diverged, final))
+        untrained = "untrained" in part and bool(part["untrained"].any())
+        arms.append(_Arm(name, index, points, short, diverged, untrained, final))
     return arms
 
 
 def _shown(arms: list[_Arm], distances: list[float]) -> list[bool]:
-    """Return which arms the axis fits: those near each other that did not diverge, if any."""
+    """Return which arms the axis fits: those near each other that learnt and did not diverge."""
     healthy = [arm for arm in arms if not arm.diverged] or arms
+    healthy = [arm for arm in healthy if not arm.untrained] or healthy
     kept = [distance for arm, distance in zip(arms, distances, strict=True) if arm in healthy]
     near = iter(style.near(kept, _spread(healthy)))
     return [arm in healthy and next(near) for arm in arms]

@@ -37,7 +37,7 @@ def exploration(data: ReportData) -> dict[str, Any]:
         factors: names. arms: name, colour ("" for that of the text) and dash of each, in the order
             of the figures. strata: names.
         cells: columns label, arm, stratum, baseline (of its stratum, or itself; places in the
-            lists above and in this one), and a column of levels for each factor.
+            lists above and in this one), untrained, and a column of levels for each factor.
         runs: columns run (its number), cell (its place), seed, role, status, metric, tokens, flops,
             seconds and steps of the whole training, params, attempts, diverged_at and config.
         common: fields that all runs share. varied: names of the others. configs: values of these
@@ -109,6 +109,7 @@ def _cells(data: ReportData) -> dict[str, Any]:
         "baseline": [
             int(baseline.get(stratum, index)) for index, stratum in enumerate(arms["stratum"])
         ],
+        "untrained": [cell in data.untrained for cell in arms["cell"]],
         "levels": {
             factor: _coded([level.get(factor) for level in levels]) for factor in data.factors
         },

@@ -80,6 +80,7 @@ def seeds(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         frame = data.good[data.good["stratum"] == stratum]
         if frame["seed"].nunique() < 2:
             continue
+        frame = frame.assign(untrained=frame["cell"].isin(data.untrained))
         arms = frame.drop_duplicates("cell").set_index("cell")["arm"].astype(str)
         groups = {arms[cell]: lower[cell] for cell in arms.index if cell in lower}
         panels.append(Panel(stratum, frame, groups))
@@ -172,6 +173,7 @@ def _points(data: ReportData) -> pd.DataFrame:
         frame = frame.assign(final=frame["run"].map(measured.set_index("run")["value"]))
     share = frame["tokens"] / frame["run"].map(runs["tokens"])
     return frame.assign(
+        untrained=frame["cell"].isin(data.untrained),
         flops=share * frame["run"].map(runs["flops"]),
         seconds=share * frame["run"].map(runs["seconds"]),
     )

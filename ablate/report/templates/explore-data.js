@@ -20,7 +20,7 @@ function grouped(items, key) {
 function read(exploration) {
   const { arms, strata, factors } = exploration;
   const levels = factors.map((factor) => column(exploration.cells.levels[factor]));
-  const cells = rows(exploration.cells, ["label", "arm", "stratum", "baseline"]).map((cell, place) => ({
+  const cells = rows(exploration.cells, ["label", "arm", "stratum", "baseline", "untrained"]).map((cell, place) => ({
     ...cell, arm: arms[cell.arm].name, stratum: strata[cell.stratum], levels: levels.map((of) => of[place]), runs: [],
   }));
   for (const cell of cells) cell.baseline = cells[cell.baseline];

@@ -97,13 +97,16 @@ function drawn(lines, xlog, ylog) {
   }
   return found;
 }
-// The ranges of a panel's axes: those of all points, or without the early steps and the lines far from the others. A line
-// that ends outside is beyond them.
+// The ranges of a panel's axes: those of all points, or without the early steps, the lines of cells that did not learn and
+// the lines far from the others. A line that ends outside is beyond them.
 function ranges(lines, points, everything) {
   if (!points.length) return { x: [0, 1], y: [0, 1], beyond: [] };
   const spread = (values) => values.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
   const x = spread(points.map((point) => point.x));
-  const far = new Set(everything ? [] : farLines(lines).map((line) => line.key));
+  const learnt = lines.filter((line) => !line.cell.untrained);
+  const fitted = learnt.length ? learnt : lines;
+  const beyond = [...lines.filter((line) => !fitted.includes(line)), ...farLines(fitted)];
+  const far = new Set(everything ? [] : beyond.map((line) => line.key));
   const start = everything ? x[0] : x[0] + EARLY * (x[1] - x[0]);
   const near = points.filter((point) => !far.has(point.k));
   const late = near.filter((point) => point.x >= start);
