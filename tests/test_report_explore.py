@@ -926,6 +926,7 @@ def many(runs: int) -> dict[str, Any]:
             "arm": list(range(arms)),
             "stratum": [0] * arms,
             "baseline": [0] * arms,
+            "untrained": [False] * arms,
             "levels": {"arm": [str(at) for at in range(arms)]},
         },
         "runs": {
