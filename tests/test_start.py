@@ -584,7 +584,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "drop_blocks = .0, 1, 2.: .*n_layer = 3, and at least one",
     ),
     "no block": ({"factors": "drop_blocks = [[], [3]]"}, "drop_blocks = .3.: .*from 0 to 2"),
-    "odd": ({"factors": "swap_blocks = [[], [1]]"}, "swap_blocks = .1.: an even number"),
+    "odd": ({"factors": "swap_blocks = [[], [1]]"}, "swap_blocks = .1.: give an even number"),
     "no head": (
         {"factors": 'prune_heads = [[], ["1.4"]]'},
         "'1.4' is no head of the model. Choices: from 0.0 to 2.3",

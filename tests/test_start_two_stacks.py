@@ -300,13 +300,13 @@ def test_a_decoder_alone_takes_what_it_has_in_common_with_an_encoder_decoder(fol
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a number": (
         {"factors": "drop_blocks = [[], [0]]"},
-        "drop_blocks = .0.: different blocks from encoder.0 to encoder.1 or from decoder.0 to"
-        " decoder.2 are wanted",
+        "drop_blocks = .0.: give different blocks, from encoder.0 to encoder.1 or from decoder.0 to"
+        " decoder.2",
     ),
     "no block": ({"factors": 'drop_blocks = [[], ["encoder.2"]]'}, "from encoder.0 to encoder.1"),
     "two stacks": (
         {"factors": 'swap_blocks = [[], ["encoder.0", "decoder.0"]]'},
-        "two blocks that change places are of one stack",
+        "exchange blocks of the same stack",
     ),
     "no head": (
         {"factors": 'prune_heads = [[], ["0.1"]]'},

@@ -87,7 +87,11 @@ def test_a_text_lies_on_one_side_with_all_its_choices(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "row", "said"),
     [
-        (("text", "choice_0", "label"), ("a", "b", "0"), "two columns or more from choice_0 on"),
+        (
+            ("text", "choice_0", "label"),
+            ("a", "b", "0"),
+            "choice_0, choice_1 and so on, two or more",
+        ),
         (("text", "choice_1", "choice_2", "label"), ("a", "b", "c", "1"), "it has choice_1"),
         (
             ("text", "choice_0", "choice_1", "text_pair", "label"),

@@ -395,7 +395,7 @@ _ROWS = (
     Factor(
         "corruption_tokens",
         "start",
-        "Tokens that corrupted text has besides those of the text.",
+        "Special tokens of corrupted text.",
         choice=True,
         needs={"objective": ("span", "denoise")},
     ),

@@ -438,7 +438,7 @@ class CorruptionTokens(Component):
         raise NotImplementedError
 
     def around(self, config: Config) -> tuple[int | None, int | None]:
-        """Return the tokens before and behind a text; None for none."""
+        """Return the tokens before and after a text; None for none."""
         return None, None
 
     def n_text(self, config: Config) -> int:
@@ -466,13 +466,13 @@ class LastTokens(CorruptionTokens):
 
 @level("corruption_tokens", "folder")
 class TokensOfFolder(CorruptionTokens):
-    """Those that a folder of `transformers` names, and its tokens before and behind a text."""
+    """The special tokens of a folder of `transformers`, with those before and after a text."""
 
     added = False
     fields = (
         Field("source_token", int, -1, "Token before a text, -1 for none; filled in."),
         Field("target_token", int, 0, "Token that begins a target; filled in."),
-        Field("end_token", int, -1, "Token behind a text, -1 for none; filled in."),
+        Field("end_token", int, -1, "Token after a text, -1 for none; filled in."),
         Field(
             "hidden_tokens",
             tuple[int, ...],

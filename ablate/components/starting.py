@@ -103,9 +103,9 @@ class Given(Start):
         swapped = blocks_of("swap_blocks", config.swap_blocks, given)
         said = f"swap_blocks = {list(config.swap_blocks)}"
         if len(swapped) % 2:
-            raise AblateError(f"{said}: an even number of blocks is wanted")
+            raise AblateError(f"{said}: give an even number of blocks")
         if any(a.stack != b.stack for a, b in zip(swapped[::2], swapped[1::2], strict=True)):
-            raise AblateError(f"{said}: two blocks that change places are of one stack")
+            raise AblateError(f"{said}: exchange blocks of the same stack")
         for name in ("prune_share", "shuffle_heads"):
             share = getattr(config, name)
             if not 0 <= share <= 1:
@@ -200,7 +200,7 @@ def blocks_of(field: str, names: Sequence[int | str], stacks: Mapping[str, int])
     }
     if len(set(names)) < len(names) or not {*names} <= known.keys():
         what = _ranges([str(name) for name in known])
-        raise AblateError(f"{field} = {list(names)!s:.80}: different blocks {what} are wanted")
+        raise AblateError(f"{field} = {list(names)!s:.80}: give different blocks, {what}")
     return [known[name] for name in names]
 
 

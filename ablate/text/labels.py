@@ -368,7 +368,10 @@ def _choices(path: Path, columns: Collection[str]) -> list[str]:
     names = [f"choice_{number}" for number in range(len(found))]
     if found and (len(found) < 2 or found != [*range(len(found))]):
         has = ", ".join(f"choice_{number}" for number in found)
-        raise AblateError(f"{path}: choices are two columns or more from choice_0 on; it has {has}")
+        raise AblateError(
+            f"{path}: a table with choices needs choice_0, choice_1 and so on, two or more; it has"
+            f" {has}"
+        )
     if found and PAIR in columns:
         raise AblateError(f"{path}: it has choices and a column {PAIR}; leave one of them out")
     return names

@@ -208,9 +208,7 @@ def _restored(model: Model, text: str, beam: int) -> str:
         marks = [start - number for number in range(1, spans + 2)]
         most = config.part("corruption_tokens").most_spans(config)
         if not 0 < spans <= most:
-            raise AblateError(
-                f"the text has {spans} {MASK}, and this model writes what 1 to {most} of them hide"
-            )
+            raise AblateError(f"the text has {spans} {MASK}, and this model fills in 1 to {most}")
         end = marks[-1]
     else:
         marks, end = [start - 1] * spans, tokenizer.separator[0]
