@@ -52,9 +52,10 @@ def plain(line: str) -> str:
 
 @pytest.mark.timeout(900)  # it trains runs, beside whatever else is tested at the time
 def test_the_examples_run_as_shown(ablate: Run, tmp_path: Path) -> None:
-    """One of the 25 runs is trained. The others are in a database as a stopped `ablate run` leaves
-    it, thinned by `ablate db thin`. Where what is trained has changed since, its runs are others,
-    and all 25 are trained here: make it anew.
+    """One of the 25 runs is trained. The others are in a database of the finished study, thinned by
+    `ablate db thin`, in which one run was set back to "planned" and its results were deleted. Where
+    what is trained has changed since, its runs are others, and all 25 are trained here: make it
+    anew.
     """
     shutil.copytree(ROOT / "studies", tmp_path / "studies")
     commands = examples(README)
