@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -186,6 +187,17 @@ class Page:
                 found.append(json.dumps(params["args"]))
             elif event["method"] == "Log.entryAdded":
                 found.append(json.dumps(params["entry"]))
+        return found
+
+    def faults(self) -> list[str]:
+        """Return what axe-core finds: breaches of WCAG 2, levels A and AA, and of good practice."""
+        source = resources.files("axe_core_python") / "axe.min.js"
+        self.value(f"{source.read_text(encoding='utf-8')}; 0")
+        rules = json.dumps(["wcag2a", "wcag2aa", "best-practice"])
+        found: list[str] = self.value(
+            f"axe.run(document, {{runOnly: {rules}}}).then((found) => found.violations.map((one) =>"
+            " `${one.id}: ${one.nodes[0].html.slice(0, 200)}`))"
+        )
         return found
 
     def requests(self) -> list[str]:

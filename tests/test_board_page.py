@@ -109,6 +109,7 @@ def test_nothing_overflows_and_nothing_is_complained_of(
             )
             assert {name for name, height in heights.items() if not height} == {"decisions"}
             assert page.problems() == []
+            assert page.faults() == []
             page.click("#part-studies a[href='?study=other']")
             until(page, "document.body?.dataset.study === 'other'")
             until(page, "document.querySelector('#part-progress').innerText.includes('2 of 2')")

@@ -312,7 +312,9 @@ def test_the_page_opens_offline_without_a_fault(
     with chromium.page(studied.page, width=width, dark=dark, fragment=f"#run={run}") as page:
         ready(page)
         assert drawer(page)
+        assert page.faults() == []
         page.click("#explore-drawer .close")
+        assert page.faults() == []
         assert page.value("document.documentElement.scrollWidth - innerWidth") <= 0
         page.value(f"location.hash = 'run={run}'")
         assert page.value("document.querySelector('#explore-drawer').scrollWidth - innerWidth") <= 0
