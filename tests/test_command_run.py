@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -179,8 +180,9 @@ def test_a_script_that_is_told_to_end_together_with_its_worker_is_given_back(
     running = {pid: (parent, command) for pid, parent, command in processes()}
     for pid, (parent, command) in running.items():
         if parent in workers(launcher.pid) and "train.py" in command:
-            os.kill(pid, signal.SIGTERM)
-            os.kill(parent, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # the other script may have ended
+                os.kill(pid, signal.SIGTERM)
+                os.kill(parent, signal.SIGTERM)
     assert launcher.wait() == 0 and begun.exists()
     values = rows(path, "SELECT value FROM final WHERE name = 'val_loss'")
     assert values == [(0.5,), (0.5,)]

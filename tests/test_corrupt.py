@@ -291,7 +291,7 @@ def test_a_linear_probe_reads_the_stack_that_reads_text(corruption: str) -> None
 def test_what_cannot_be_corrupted_is_refused() -> None:
     for match, fields in (
         ("needs an encoder", {"architecture": "transformer", "objective": "span"}),
-        ("sentinels", {"objective": "span", "n_ctx": 2048, "mask_ratio": 0.5}),
+        ("can write 99", {"objective": "span", "n_ctx": 2048, "mask_ratio": 0.5}),
         ("lower mask_ratio", {"objective": "span", "n_ctx": 32, "mask_ratio": 0.95}),
         ("mean_span = 0.5", {"objective": "denoise", "mean_span": 0.5}),
     ):

@@ -149,7 +149,7 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
     (SPAN, {"evaluation": "beams = [2]"}, r"beams = \[2\] .* = 'pairs'"),
     (SPAN, {"evaluation": "probe.kind = 'span'"}, r"line \d+: probe.kind = 'span' .* = 'masked'"),
     (SPAN, {"evaluation": "probe.mix = [0.8, 0.1, 0.1]"}, r"probe.mix = \[0.8, .* = 'masked'"),
-    (SPAN, {"evaluation": "probe.ratio = [0.9]"}, r"line \d+: .*29 hidden tokens and 10 sentinels"),
+    (SPAN, {"evaluation": "probe.ratio = [0.9]"}, r"line \d+: .*29 hidden tokens and 10 spans"),
     (
         {},
         {"factors": "z_loss = [0, 1]\n[[exclude]]\nz_loss = 0\n[[exclude]]\nz_loss = 1"},
