@@ -158,10 +158,10 @@ def _reach(data: ReportData, contrasts: Sequence[Contrast]) -> str:
     changes = data.findings.of(Change)
     changed = sum(one.significant for one in changes)
     see = detectable(data.labels, inconclusive)
-    reach = f"{say('reach', found, base, data.labels, see, bool(unknown), tested)}."
+    reach = say("reach", found, base, data.labels, see, bool(unknown), tested)
     if changes:
-        reach += " " + say("changed", changes, changed)
-    said = [reach, rest]
+        reach += f"; {say('changed', changes, changed)}"
+    said = [f"{reach}.", rest]
     # "no other arm" follows those without a verdict
     return " ".join(filter(None, said if found else said[::-1]))
 
