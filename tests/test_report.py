@@ -528,6 +528,7 @@ def test_an_arm_that_lost_seeds_is_not_ranked(tmp_path: Path) -> None:
 
     text = write(tmp_path, outcome)
     assert "Not ranked, because runs failed: concat and no-skip." in text
+    assert "Failed and diverged runs are not drawn." in text
 
 
 @pytest.mark.usefixtures("svg_only")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import math
 import re
+import sqlite3
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 from browser import PROGRAM, Browser, Page
 from report_study import NAN, Outcome, study, svg_only  # noqa: F401
 
-from ablate import report
+from ablate import report, store
 from ablate.report import appendix, bundle, explore, pictures, tables
 from ablate.report.document import Figure, shown
 from ablate.report.figure_set import FigureSet
@@ -186,6 +188,17 @@ def test_curves_are_thinned_to_fit_and_the_page_says_so(
     assert all(len(steps) <= 3 for steps in kept)
     assert [100, 300, 500] in kept
     assert len(found["thinned"]) == 3
+
+
+def test_commands_of_a_page_name_another_database_than_the_default(
+    studied: SimpleNamespace, tmp_path: Path
+) -> None:
+    assert studied.found["database"] == ""
+    with contextlib.closing(sqlite3.connect(studied.data.db.path)) as given:
+        given.execute("VACUUM INTO ?", (str(tmp_path / "my runs.db"),))
+    with store.open(str(tmp_path / "my runs.db")) as db:
+        found = explore.without_curves(report.gather(db, "topology"), {})
+    assert found["database"] == "'my runs.db'"
 
 
 def test_an_exploration_names_no_folder_of_a_user(studied: SimpleNamespace) -> None:

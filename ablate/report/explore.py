@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from ablate.figures import style
 from ablate.report.appendix import UNFINISHED
 from ablate.report.data import ReportData
 from ablate.report.labels import plural
+from ablate.store.location import DEFAULT
 
 NUMBERS = 120_000  # values of all curves: 0.8 MB of JSON
 FEWEST, MOST = 12, 200  # points of a curve
@@ -34,6 +36,7 @@ def exploration(data: ReportData) -> dict[str, Any]:
 
     Returns:
         metric: name, label, goal ("min", "max") and places (decimals) of the metric.
+        database: name of its file, without folders; "" for the default one's.
         factors: names. arms: name, colour ("" for that of the text) and dash of each, in the order
             of the figures. strata: names.
         cells: columns label, arm, stratum, baseline (of its stratum, or itself; places in the
@@ -63,6 +66,7 @@ def without_curves(data: ReportData, per_step: Mapping[int, float]) -> dict[str,
     common, configs, chosen = _configs(data)
     return {
         "study": data.study.name,
+        "database": "" if data.db.path.name == DEFAULT.name else shlex.quote(data.db.path.name),
         "metric": {
             "name": data.study.metric,
             "label": data.labels.axis,

@@ -58,7 +58,7 @@ function parts(data, runs, baseline) {
       element("h3", { id: "explore-drawer-title" }, title),
       element("button", { type: "button", class: "close", "aria-label": "Close", "data-focus": "close", click: close }, "×")),
     element("div", { id: "explore-drawer-chart", role: "img", "aria-label": `Learning curve of ${title.toLowerCase()}` }),
-    ...command(other ? `ablate compare ${run.run} ${other.run}` : `ablate show ${run.run}`),
+    ...command((other ? `ablate compare ${run.run} ${other.run}` : `ablate show ${run.run}`) + (data.database ? ` --db ${data.database}` : "")),
     facts(data, runs),
     element("h4", {}, other ? "Configuration: what differs" : "Configuration: differences from the baseline"),
     ...(other
