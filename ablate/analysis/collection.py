@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import pandas as pd
 
 from ablate import results
-from ablate.analysis import cells, contrasts, grid, own, paired, strata, tuning
+from ablate.analysis import cells, contrasts, grid, own, strata, tuning
 from ablate.analysis import curves as scaling
 from ablate.analysis.curves import Scaled, scaled
 from ablate.analysis.data import StudyData, read
@@ -122,9 +122,7 @@ def find(data: StudyData, curves: Scaled | None) -> Findings:
 
 
 def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
-    compared = data.compared
-    broken = compared["status"].isin(paired.ENDED) & ~compared["run"].isin(data.good["run"])
-    failed = frozenset(compared.loc[broken, "cell"])
+    failed = frozenset(data.compared.loc[data.broken, "cell"])
     tuned = list(tuning.rates(data))
     of_contrasts = list(contrasts.contrasts(data))
     tested = [one for one in of_contrasts if isinstance(one, Contrast)]

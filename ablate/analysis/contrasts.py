@@ -239,9 +239,7 @@ def _mismatch(sizes: pd.DataFrame, which: Mapping[str, Any]) -> Iterator[records
 
 def _relative(sizes: pd.DataFrame, which: Mapping[Any, Any]) -> dict[str, Any]:
     """Return by what share a cell is larger than its baseline, and its training more expensive."""
-    if not {which["cell"], which["baseline"]} <= set(sizes.index):
-        return dict.fromkeys(SIZES, math.nan)
-    one, other = sizes.loc[which["cell"]], sizes.loc[which["baseline"]]
+    one, other = (sizes.reindex([which[name]]).iloc[0] for name in ("cell", "baseline"))
     ratio = dict((one / other - 1).where(one != other, 0.0))  # of no FLOPs, too
     return {name: float(ratio[column]) for name, column in SIZES.items()}
 

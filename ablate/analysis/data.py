@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -72,9 +73,7 @@ class StudyData:
     @cached_property
     def effects(self) -> pd.DataFrame:
         """The effect of each contrast, see `ablate.analysis.paired.effects_of`."""
-        return paired.effects_of(
-            self.study.name, self.db, self.pairs, self.pilots, self.choices, self.untrained
-        )
+        return self._effects_of(self.pairs, self.pilots)
 
     @cached_property
     def successive_pairs(self) -> pd.DataFrame:
@@ -100,8 +99,18 @@ class StudyData:
         """The effects of `successive_pairs`, as in `effects`."""
         # a pilot aims at differences from the baseline
         pilots = {stratum: paired.Pilot(one.seeds) for stratum, one in self.pilots.items()}
-        pairs, choices = self.successive_pairs, self.choices
-        return paired.effects_of(self.study.name, self.db, pairs, pilots, choices, self.untrained)
+        return self._effects_of(self.successive_pairs, pilots)
+
+    def _effects_of(self, pairs: pd.DataFrame, pilots: Mapping[str, paired.Pilot]) -> pd.DataFrame:
+        return paired.effects_of(
+            pairs,
+            pilots,
+            self.choices,
+            self.untrained,
+            settings=self.settings,
+            levels=self.levels,
+            arms=self.arms,
+        )
 
     @cached_property
     def changes(self) -> pd.DataFrame:
@@ -161,6 +170,12 @@ class StudyData:
         """Compared runs with a metric that counts."""
         whole = (self.compared["status"] == "complete") & self.compared["metric"].notna()
         return self.compared[whole].reset_index(drop=True)
+
+    @property
+    def broken(self) -> pd.Series:
+        """Which of `compared` ended without a metric that counts."""
+        ended = self.compared["status"].isin(paired.ENDED)
+        return ended & ~self.compared["run"].isin(self.good["run"])
 
     @cached_property
     def exact(self) -> frozenset[str]:

@@ -86,37 +86,46 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
         `arm`, as in `ablate.load`. A contrast with a cell that did not learn beyond token
         frequencies has no numbers, and does not count in the correction of others.
     """
-    pairs = results.pairs(study, db)
+    pairs, row = results.pairs(study, db), results.study(study, db)
     chosen = choices(results.decisions(study, db), pairs)
     finals, runs = results.finals(study, db=db), results.load(study, db)
-    below = untrained(finals, runs, results.study(study, db).metric)
-    return effects_of(study, db, pairs, pilots(study, db), chosen, below)
+    return effects_of(
+        pairs,
+        pilots(study, db),
+        chosen,
+        untrained(finals, runs, row.metric),
+        settings=row.settings,
+        levels=results.levels(study, db),
+        arms=results.arms(study, db),
+    )
 
 
 def effects_of(
-    study: str,
-    db: Database | str | None,
     pairs: pd.DataFrame,
     pilots: Mapping[str, Pilot],
     choices: Mapping[str, Chosen],
     untrained: frozenset[str],
+    *,
+    settings: Mapping[str, Any],
+    levels: Mapping[str, dict[str, str]],
+    arms: pd.DataFrame,
 ) -> pd.DataFrame:
     """Return `effects` from what was read already.
 
     Args:
-        study: Name of the study.
-        db: See `ablate.load`.
         pairs: As in `of_pairs`.
         pilots: As in `of_pairs`.
         choices: As in `of_pairs`.
         untrained: Cells that did not learn beyond token frequencies.
+        settings: The study file's tables.
+        levels: As `ablate.results.levels` returns them.
+        arms: As `ablate.results.arms` returns them.
     """
-    settings = results.study(study, db).settings
     covered, both = correction(settings), crossed(settings)
     rows = of_pairs(pairs, pilots, choices, correction=covered, crossed=both, untrained=untrained)
     numbers = [field.name for field in fields(EffectRow) if field.name not in NAMED]
     frame = pd.DataFrame([asdict(row) for row in rows], columns=[*NAMED, *numbers])
-    levels, arms = results.levels(study, db), results.arms(study, db).set_index("cell")["arm"]
+    names = arms.set_index("cell")["arm"]
     named = zip(frame["factor"], frame["baseline"], strict=True)
     return frame.assign(
         significant=frame["resolved"],
@@ -124,7 +133,7 @@ def effects_of(
             results.baseline_level(factor, levels[baseline]) for factor, baseline in named
         ],
         arm=pd.Categorical(
-            frame["cell"].map(arms.astype(str)), categories=arms.cat.categories, ordered=True
+            frame["cell"].map(names.astype(str)), categories=names.cat.categories, ordered=True
         ),
     )
 

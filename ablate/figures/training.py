@@ -54,9 +54,8 @@ def curves(
     """
     with style.theme():
         arms = _arms(frame, x, hue)
-        ends = [arm.end for arm in arms]
-        healthy = [arm.end for arm in arms if not (arm.diverged or arm.untrained)] or ends
-        shown = _shown(arms, [abs(end - np.median(healthy)) for end in ends])
+        middle = np.median([arm.end for arm in _healthy(arms)]) if arms else 0.0
+        shown = _shown(arms, [abs(arm.end - middle) for arm in arms])
         return _over_training(arms, shown, x, label, lambda _, value: rough(value, places), ax)
 
 
@@ -233,11 +232,16 @@ def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
 
 def _shown(arms: list[_Arm], distances: list[float]) -> list[bool]:
     """Return which arms the axis fits: those near each other that learnt and did not diverge."""
-    healthy = [arm for arm in arms if not arm.diverged] or arms
-    healthy = [arm for arm in healthy if not arm.untrained] or healthy
+    healthy = _healthy(arms)
     kept = [distance for arm, distance in zip(arms, distances, strict=True) if arm in healthy]
     near = iter(style.near(kept, _spread(healthy)))
     return [arm in healthy and next(near) for arm in arms]
+
+
+def _healthy(arms: list[_Arm]) -> list[_Arm]:
+    """Return the arms that did not diverge, and of these those that learnt, if there are any."""
+    whole = [arm for arm in arms if not arm.diverged] or arms
+    return [arm for arm in whole if not arm.untrained] or whole
 
 
 def _spread(arms: list[_Arm]) -> float:

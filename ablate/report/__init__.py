@@ -106,8 +106,10 @@ def write(data: ReportData, out: Path, kinds: Sequence[str] = SVG) -> Path:
         "matrix": overview.matrix(data),
         "metric": data.labels,
         "families": [
-            *(*answers.families(data), *answers.successive(data)),
-            *(*answers.interactions(data), *answers.changes(data)),
+            *answers.families(data),
+            *answers.successive(data),
+            *answers.interactions(data),
+            *answers.changes(data),
         ],
         "sections": sections,
     }
@@ -204,8 +206,10 @@ def _sections(data: ReportData, figure_set: FigureSet) -> list[Section]:
         paragraphs=[*answers.cells(data), *answers.unranked(data), *answers.lengths(data)],
         figures=drawn["effects"],
         tables=_full(
-            *(tables.effects(data), tables.successive(data)),
-            *(tables.interactions(data), tables.changes(data)),
+            tables.effects(data),
+            tables.successive(data),
+            tables.interactions(data),
+            tables.changes(data),
         ),
     )
     sections = [

@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from ablate import figures
-from ablate.analysis.paired import ENDED
 from ablate.analysis.records import Contrast, SeedGroups, Tuning
 from ablate.analysis.tuning import group_names
 from ablate.components import CATALOGUE
@@ -76,7 +75,6 @@ def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
 def seeds(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """Return the metric of every seed, for each stratum with two seeds or more."""
     lower = {one.cell: one.groups[0] for one in data.findings.of(SeedGroups)}
-    failed = data.compared["status"].isin(ENDED) & ~data.compared["run"].isin(data.good["run"])
     panels = []
     for stratum in data.strata:
         frame = data.good[data.good["stratum"] == stratum]
@@ -90,7 +88,7 @@ def seeds(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         "One mark a seed, in the same order for every arm; line: mean."
         + (" Filled and hollow: the two groups of seeds that are separated." if lower else "")
         + (f" {OUTSIDE}" if any(far(panel.frames[0]) for panel in panels) else "")
-        + (" Failed and diverged runs are not drawn." if failed.any() else "")
+        + (" Failed and diverged runs are not drawn." if data.broken.any() else "")
     )
     look = {"label": data.labels.axis, "places": data.places}
     title = f"{sentence(data.labels.phrase)} of every seed"
