@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from ablate.code import Code
 from ablate.components import CATALOGUE
-from ablate.errors import AblateError, UnlocatedError
+from ablate.errors import AblateError
 from ablate.formats import LARGEST
 from ablate.kinds import Cost, Run
 from ablate.plan.kinds import planning_of
@@ -17,7 +17,7 @@ from ablate.plan.model import Cell, Resolver, Text
 from ablate.plan.where import where
 from ablate.study import Study
 from ablate.study.design import Combination, combinations
-from ablate.study.source import Source
+from ablate.study.source import Source, prefixed
 
 
 @dataclass(frozen=True)
@@ -100,20 +100,9 @@ def build(study: Study) -> Built:
     )
 
 
-@contextmanager
-def _of_cell(study: Study, chosen: Combination, label: str) -> Iterator[None]:
-    """Prefix an error with the line of the key that it is about, and with the cell.
-
-    An error that names a line, or that no line caused (`UnlocatedError`), passes unchanged.
-    """
-    try:
-        yield
-    except UnlocatedError:
-        raise
-    except AblateError as error:
-        if str(error).startswith(str(study.path)):
-            raise
-        raise AblateError(f"{where(study, chosen, str(error))}: cell {label!r}: {error}") from None
+def _of_cell(study: Study, chosen: Combination, label: str) -> AbstractContextManager[None]:
+    """Begin an error with the line of the key that it is about, and with the cell."""
+    return prefixed(study.path, lambda error: f"{where(study, chosen, error)}: cell {label!r}")
 
 
 def _check_cost(cost: Cost) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -87,19 +87,25 @@ class Source:
 
 
 @contextmanager
-def located(source: Source, *path: object) -> Iterator[None]:
-    """Prefix an `AblateError` raised inside with the line of `path`.
+def prefixed(file: Path, prefix: Callable[[str], str]) -> Iterator[None]:
+    """Begin an `AblateError` raised inside with what `prefix` makes of its text.
 
-    An error that names a line, or that no line caused (`UnlocatedError`), passes unchanged.
+    An error that names a line of the file, or that no line caused (`UnlocatedError`), passes
+    unchanged.
     """
     try:
         yield
     except UnlocatedError:
         raise
     except AblateError as error:
-        if str(error).startswith(str(source.path)):
+        if str(error).startswith(str(file)):
             raise
-        raise AblateError(f"{source.where(*path)}: {error}") from None
+        raise AblateError(f"{prefix(str(error))}: {error}") from None
+
+
+def located(source: Source, *path: object) -> AbstractContextManager[None]:
+    """Begin an `AblateError` raised inside with the line of `path`, see `prefixed`."""
+    return prefixed(source.path, lambda _: source.where(*path))
 
 
 def _parts(code: str) -> tuple[str, ...]:
