@@ -6,13 +6,16 @@ import csv
 import io
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from in_process import InProcessExecutor
 from rich.console import Console
 
 from ablate import store
+from ablate.errors import AblateError
 from ablate.launch import devices
 from ablate.launch.pool import Outcome
 from ablate.launch.trainer import TorchTrainer
@@ -97,11 +100,14 @@ def planned(
     return plan(load(str(file)))
 
 
-def check_place(error: Exception, file: Path) -> None:
-    """Check that an error is one line, which begins with the line of a key that it is about, or of
-    the table that lacks the key.
+@contextmanager
+def refused(file: Path, said: str) -> Iterator[None]:
+    """Expect an error that `said`, a pattern, is in: one line, which begins with the line of a key
+    that it is about, or of the table that lacks the key.
     """
-    text = str(error)
+    with pytest.raises(AblateError, match=said) as error:
+        yield
+    text = str(error.value)
     found = re.match(rf"{re.escape(str(file))}, line (\d+): (cell '.*?': )?", text)
     assert found and "\n" not in text, text
     key = file.read_text().splitlines()[int(found[1]) - 1].partition(" =")[0]
