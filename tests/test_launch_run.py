@@ -255,6 +255,15 @@ def test_a_checkpoint_beyond_what_was_ingested_is_not_gone_on_from(tmp_path, mon
     assert rows(path, "SELECT count(*) FROM metric") == [(2 * 400,)]
 
 
+def test_a_checkpoint_that_a_killed_worker_did_not_remove_is_removed(tmp_path):
+    plan, path = small_plan(tmp_path, [1e-3]), tmp_path / "a.db"
+    left = path.with_suffix(".checkpoints") / f"{plan.runs[0].run.key[:12]}-7.pt.previous"
+    left.parent.mkdir()
+    left.touch()
+    assert launch(plan, path)[0].counts == {"complete": 1}
+    assert not left.exists()
+
+
 def test_a_second_interrupt_kills(tmp_path, monkeypatch):
     deaf = (
         "def train(self, job, context):\n    context.emit[0]('start', step=0)\n    time.sleep(60)\n"

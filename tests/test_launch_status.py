@@ -108,3 +108,36 @@ def test_checkpoints_are_those_that_are_there_the_newest_first(tmp_path):
         # a kill between the two renames of a checkpoint's writing leaves this
         files[1].rename(f"{files[1]}.previous")
         assert status.checkpoints(db, study_id) == {first.run.key: str(files[1])}
+
+
+def test_checkpoints_of_complete_runs_alone_and_of_none_are_unneeded(tmp_path):
+    """A worker that is killed −9 before it removes them leaves such files."""
+    plan, path = small_plan(tmp_path, [1e-3, 2e-3, 3e-3], steps=100), tmp_path / "a.db"
+    with store.open(str(path), create=True) as db, Owner.here(db) as owner:
+        study_id = register(db, plan)
+        assert status.unneeded_checkpoints(db) == []
+        complete, stopped, running = claim_next(db, study_id, owner, 3)
+        db.checkpoints.mkdir()
+        files = {
+            name: db.checkpoints / name
+            for name in (
+                "aaaaaaaaaaaa-1.pt",  # of the complete run alone
+                "aaaaaaaaaaaa-1.pt.previous",
+                "bbbbbbbbbbbb-1.pt",  # of a pack of it and the stopped one
+                "cccccccccccc-1.pt.tmp",  # that no journal names
+                f"{running.run.key[:12]}-1.pt.tmp",  # that is being written
+                "notes.txt",
+            )
+        }
+        for file in files.values():
+            file.touch()
+        named = {complete: "ab", stopped: "b"}
+        for claimed, end in ((complete, "complete"), (stopped, "stopped")):
+            with Journal(claimed.journal) as journal:
+                journal.append("start", step=0)
+                for letter in named[claimed]:
+                    journal.append("checkpoint", step=1, path=f"/was/{12 * letter}-1.pt")
+                journal.append("end", status=end, step=100)
+            ingest(db, claimed.attempt_id)
+        unneeded = {"aaaaaaaaaaaa-1.pt", "aaaaaaaaaaaa-1.pt.previous", "cccccccccccc-1.pt.tmp"}
+        assert {file.name for file in status.unneeded_checkpoints(db)} == unneeded

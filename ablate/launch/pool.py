@@ -205,6 +205,8 @@ class WorkerPool:
             self._adopt(self._queue)
         while self._tick():
             pass
+        for file in status.unneeded_checkpoints(self._db):
+            file.unlink(missing_ok=True)
         return self._deadline is None
 
     def outcome(self) -> Outcome:

@@ -6,12 +6,13 @@ import time
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import text
 
 from ablate import metrics
-from ablate.store.database import Database
+from ablate.store.database import CHECKPOINT, Database
 from ablate.store.names import require_study
 from ablate.store.owners import QUEUE, dead
 from ablate.store.records import FAILED
@@ -330,6 +331,31 @@ def checkpoints(db: Database, study_id: int) -> dict[str, str]:
         written = [each.stat().st_mtime for each in there]
         existing += [(max(written), row.key, str(file))] if written else []
     return {key: path for _, key, path in sorted(existing)}
+
+
+def unneeded_checkpoints(db: Database) -> list[Path]:
+    """Return the checkpoint files from which no run of the database can continue.
+
+    A worker removes those of its run when it writes a newer one and when it ends, unless it is
+    killed in between. Needed are those that the journal of an unfinished or failed run names, and
+    those that a running attempt may be writing.
+    """
+    files = [
+        (found, file)
+        for file in sorted(db.checkpoints.glob("*.pt*"))
+        if (found := CHECKPOINT.match(file.name))
+    ]
+    if not files:
+        return []
+    rows = selected(
+        db,
+        "SELECT path FROM artifact JOIN run ON run.id = run_id WHERE artifact.kind = 'checkpoint'"
+        " AND run.status NOT IN ('complete', 'diverged') UNION ALL SELECT substr(key, 1, 12) ||"
+        " '-' || n || '.pt' FROM attempt JOIN run ON run.id = run_id"
+        " WHERE attempt.status = 'running'",
+    )
+    needed = {Path(row.path).name for row in rows}
+    return [file for found, file in files if found[0] not in needed]
 
 
 def _status(db: Database, study: Any) -> StudyStatus:
