@@ -20,6 +20,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from scipy import stats
 
 import ablate
 from ablate import formats, report, store
@@ -210,6 +211,57 @@ def mae() -> str:
     )
 
 
+def corruption() -> str:
+    """Return the losses of hidden tokens, the probe's accuracy and the rate of every noise."""
+    of = findings("corruption").of
+    found = of(records.Contrast)
+    hidden = {found[0].baseline_level: baseline(found[0])}
+    hidden |= {one.level: effect(one) for one in found}
+    light = {one.arm: one.mean for one in of(records.ProbeLoss) if one.ratio < 0.3}
+    probes = {one.arm: one for one in of(records.LinearProbe)}
+    rates = {one.arm: one.lr for one in of(records.TuningChange)}
+    columns = ["trained with", "loss at 0.3", "loss at 0.15", "accuracy of the probe", "rate"]
+    return table(
+        columns,
+        [
+            (
+                level,
+                told,
+                f"{light[level]:.3f}",
+                f"{probes[level].mean:.3f} ± {probes[level].sd:.3f}",
+                f"{rates[level]:.3g}",
+            )
+            for level, told in hidden.items()
+        ],
+    )
+
+
+LABELS = {"64": "64 labels", "256": "256 labels", "0": "all labels"}
+
+
+def forgetting() -> str:
+    """Return by how much fine-tuning raises the loss of the pre-training, and its own accuracy.
+
+    The accuracy is the gain over scratch less 95% of that of full fine-tuning, with a 95% interval
+    of a paired t test over seeds.
+    """
+    accuracy, lost = (per_seed("finetune", name) for name in ("task_accuracy", "forgetting"))
+    rows = []
+    for method in ("head", "lora", "adapter", "full"):
+        row = [method]
+        for labels in LABELS:
+            scratch, full, own = (
+                np.array(accuracy[f"{one}, labels={labels}"]) for one in ("scratch", "full", method)
+            )
+            kept = (own - scratch) - 0.95 * (full - scratch)
+            lo, hi = stats.ttest_1samp(kept, 0).confidence_interval(0.95)
+            row.append(signed(kept.mean(), lo, hi, ".3f") if method != "full" else "–")
+        row += [f"{np.mean(lost[f'{method}, labels={labels}']):.2f}" for labels in LABELS]
+        rows.append(tuple(row))
+    columns = ["method", *LABELS.values(), *(f"forgotten, {one}" for one in LABELS.values())]
+    return table(columns, rows)
+
+
 def cost() -> str:
     """Return runs, tokens and device time of every study."""
     rows = []
@@ -254,6 +306,14 @@ TABLES: dict[str, Callable[[], str]] = {
     "probes": probes,
     "steps": steps,
     "mae": mae,
+    "corruption": corruption,
+    "finetune": partial(
+        effects,
+        "finetune",
+        {f"labels={labels}": name for labels, name in LABELS.items()},
+        name="method",
+    ),
+    "forgetting": forgetting,
     "cost": cost,
 }
 PART = re.compile(r"<!-- table: ([\w-]+) -->.*?<!-- end -->", re.DOTALL)

@@ -25,6 +25,8 @@ CELLS = {
     "topology-debian": 8,
     "rnn-to-transformer": 6,
     "mae": 5,
+    "corruption": 10,
+    "finetune": 15,
 }
 LARGEST = 2_700_000 * len(CELLS)  # bytes
 COUNTED = "SELECT study.name, count(*) FROM study JOIN cell ON study_id = study.id GROUP BY 1"
