@@ -255,6 +255,13 @@ def test_ordered_marks_are_means_with_t_intervals() -> None:
     assert any(whisker == pytest.approx(interval) for whisker in whiskers)
 
 
+def test_a_named_value_of_an_ordered_factor_has_its_name_on_the_axis() -> None:
+    frame = pd.DataFrame({"labels": [64, 256, 1024] * 2, "metric": range(6)})
+    ax = figures.ordered(frame, x="labels", named={1024: "all"})
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["64", "256", "all"]
+    assert list(ax.get_xticks()) == [64, 256, 1024]
+
+
 def test_heat_shows_the_mean_of_each_cell_and_leaves_empty_ones_empty() -> None:
     frame = pd.DataFrame(
         {

@@ -676,6 +676,21 @@ def test_an_ordered_factor_and_sizes_have_their_figures(tmp_path: Path) -> None:
     assert "Held-out loss over size." in text and "L(N) = " in text
 
 
+@pytest.mark.parametrize("unlimited", ["0", "none"])
+@pytest.mark.usefixtures("svg_only")
+def test_a_level_without_limit_stands_right_of_all_numbers(tmp_path: Path, unlimited: str) -> None:
+    clips = {unlimited: 0.0, "0.5": 0.5, "2": 2.0}
+    write(
+        tmp_path,
+        lambda levels, seed: Outcome(float(clips[levels["grad_clip"]] + seed)),
+        {"grad_clip": {level: {"grad_clip": value} for level, value in clips.items()}},
+        seeds=2,
+    )
+    figure = (tmp_path / "out" / "figures" / "over-grad_clip.svg").read_text(encoding="utf-8")
+    told = re.findall(r"grad_clip (\S+): \S+ over 2 runs", figure)
+    assert told == ["0.5", "2", "none"]
+
+
 @pytest.mark.usefixtures("svg_only")
 def test_tuning_has_its_curve_and_its_cost_and_is_not_compared(tmp_path: Path) -> None:
     def outcome(levels: dict[str, str], seed: int) -> Outcome:

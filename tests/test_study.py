@@ -16,7 +16,7 @@ from ablate.scaling.held_out import HELD_OUT
 from ablate.study import Crossed, Study, Tune, TwoStage, load, split_seed, tables
 from ablate.study.design import combinations, count
 from ablate.study.source import Source
-from ablate.study.values import label, number
+from ablate.study.values import field_value, label, number
 from ablate.study.write import value, write
 
 STUDIES = sorted(Path(__file__).parent.parent.glob("studies/*.toml"))
@@ -91,6 +91,13 @@ def test_every_study_of_the_project_loads_by_its_name(
 def test_numbers(written: object, meant: float) -> None:
     found = number("n", written)
     assert (found, type(found)) == (meant, type(meant))
+
+
+@pytest.mark.parametrize(("name", "word"), [("labels", "all"), ("grad_clip", "none")])
+def test_fields_without_limit_have_a_word_for_it(name: str, word: str) -> None:
+    assert field_value(name, word) == field_value(name, 0) == 0
+    with pytest.raises(AblateError, match=f'or "{word}"'):
+        field_value(name, "every")
 
 
 @pytest.mark.parametrize(

@@ -415,7 +415,7 @@ _ROWS = (
     Factor(
         "grad_clip",
         "training",
-        "Largest norm of a run's gradient; 0 for no clipping.",
+        'Largest norm of a run\'s gradient; 0, or "none", for no clipping.',
         source="Pascanu et al. 2013, arXiv:1211.5063",
     ),
     Factor("warmup", "training", "Share of the steps over which the learning rate rises from 0."),

@@ -38,7 +38,7 @@ OF_TASK = (
         "text",
         "What has a label: text, word of running text, or choice of several; filled in.",
     ),
-    Field("labels", int, 0, "Number of labelled texts to train on; 0 for all.", GPT),
+    Field("labels", int, 0, 'Number of labelled texts to train on; 0, or "all", for all.', GPT),
 )
 OF_TRAINING = (
     Field("finetune_steps", int, 200, "Optimiser steps on the task."),

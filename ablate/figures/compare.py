@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -317,6 +317,7 @@ def ordered(
     hue: str | None = None,
     label: str = "metric",
     places: int | None = None,
+    named: Mapping[float, str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw a metric over a numeric factor (mask ratio, heads), one line for each value of `hue`.
@@ -333,6 +334,7 @@ def ordered(
         hue: Column whose values get a line each, None for one line.
         label: Name of the y axis.
         places: Decimals of values in names and under the pointer, None for four digits.
+        named: Value of x → what is said instead of the number.
         ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
@@ -341,6 +343,10 @@ def ordered(
         names = style.entries(name for name, *_ in groups) if hue is not None else []
         ax = style.canvas(ax, 2.2, names)
         lines, heights = [], [whole[y].to_numpy(float)]
+        texts = {
+            value: (named or {}).get(value) or style.decimal(value)
+            for value in sorted(whole[x].astype(float).unique())
+        }
         scale = _scale(whole[x].astype(float))
         apart = min(APART, MOST_APART / len(groups))
         _widen(ax, whole[x].to_numpy(float), scale, room=0.08 + 0.003 * apart * len(groups))
@@ -355,13 +361,15 @@ def ordered(
                 if _has_interval(effect)
             ]
             lines.append(
-                _ordered_line(ax, part, levels, x, y, name, index, ax.transData + aside, places)
+                _ordered_line(
+                    ax, part, levels, x, y, name, index, ax.transData + aside, places, texts
+                )
             )
         style.fit(ax, np.concatenate(heights))
         if "linthresh" not in scale:
             style.ticks(ax, "x", log=scale["value"] == "log")
-        if whole[x].nunique() <= 8:
-            style.tick_at(ax, sorted(whole[x].astype(float).unique()))
+        if len(texts) <= 8:
+            style.tick_at(ax, texts)
         style.ticks(ax, "y")
         apart_from = " (logarithmic, with 0)" if "linthresh" in scale else ""
         return style.finish(ax, x + apart_from, label, lines, names)
@@ -411,6 +419,7 @@ def _ordered_line(
     index: int,
     transform: Transform,
     places: int | None,
+    texts: Mapping[float, str],
 ) -> Line2D:
     look: dict[str, Any] = {**style.look(index, 4.0), "transform": transform}
     runs = part[x].astype(float), part[y].astype(float)
@@ -419,7 +428,7 @@ def _ordered_line(
         if _has_interval(effect):
             interval = {**look, "marker": "", "linewidth": 1.2, "solid_capstyle": "butt"}
             ax.plot([value, value], [effect.lo, effect.hi], **interval)
-        at = f"{name + ', ' if name else ''}{x} {style.decimal(value)}"
+        at = f"{name + ', ' if name else ''}{x} {texts[value]}"
         text = f"{at}: {style.rough(effect.mean, places)} over {effect.n} runs"
         style.tipped(ax, text, [value], [effect.mean], **look)
     means = [effect.mean for effect in levels.values()]

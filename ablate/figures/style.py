@@ -369,12 +369,13 @@ def ticks(
         axis.get_offset_text().set(horizontalalignment="left", verticalalignment="bottom")
 
 
-def tick_at(ax: Axes, values: Sequence[float]) -> None:
-    """Set the ticks of the x axis, each with its number unless that would overlap the last one."""
+def tick_at(ax: Axes, texts: Mapping[float, str]) -> None:
+    """Set the ticks of the x axis: value → text, left out where it would overlap the last one."""
+    values = list(texts)
     places = ax.transData.transform([(value, 0) for value in values])[:, 0]
     size = 0.6 * float(mpl.rcParams["xtick.labelsize"]) * ax.figure.dpi / 72  # of a digit
     names, end = [], -math.inf
-    for place, name in zip(places, map(decimal, values), strict=True):
+    for place, name in zip(places, texts.values(), strict=True):
         half = size * len(name) / 2
         shown = place - half > end + size
         names.append(name if shown else "")

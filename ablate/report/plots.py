@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -22,6 +23,7 @@ from ablate.report.figure_set import FigureSet, Panel
 from ablate.report.labels import sentence
 from ablate.report.sentences import places as places_of
 from ablate.study import tuned, tuned_field
+from ablate.study.values import UNLIMITED
 from ablate.units import listed
 
 FEW = 4  # panels whose best arms a caption names
@@ -209,20 +211,27 @@ def _gaps(part: pd.DataFrame, data: ReportData) -> pd.DataFrame:
 def ordered(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """Return the metric over each factor with three or more numeric levels.
 
-    There is a line for each combination of the other factors.
+    There is a line for each combination of the other factors. A level without limit stands a step
+    to the right of the largest number.
     """
     plots = []
     labels = data.labels
     for factor in data.factors:
-        levels = pd.to_numeric(_level(data.good, data, factor), errors="coerce")
+        levels = _level(data.good, data, factor).map(partial(_number, factor))
         if levels.nunique() < 3 or levels.isna().any():
             continue
+        named = {}
+        if math.inf in set(levels):
+            *_, before, largest, _ = sorted(set(levels))
+            beyond_all = largest * max(largest / before, 1.2)
+            named = {beyond_all: UNLIMITED[factor]}
+            levels = levels.replace(math.inf, beyond_all)
         others = _others(data.good, data, {factor})
         frame = pd.DataFrame({factor: levels, "metric": data.good["metric"], "others": others})
         hue = "others" if frame["others"].nunique() > 1 else None
         title = f"{sentence(labels.phrase)} over {factor}"
         look: dict[str, Any] = {"x": factor, "hue": hue, "label": labels.axis}
-        look["places"] = data.places
+        look |= {"places": data.places, "named": named}
         plots.append(
             figure_set.add(
                 f"over-{file_name(factor)}", title, MARKS, figures.ordered, frame, **look
@@ -263,8 +272,19 @@ def _size(frame: pd.DataFrame, *factors: str) -> int:
 def in_order(data: ReportData, factor: str) -> list[str]:
     """Return a factor's levels: numbers by size, names as the study file has them."""
     levels = data.orders[factor]
-    values = pd.to_numeric(pd.Series(levels), errors="coerce")
+    values = pd.Series(levels).map(partial(_number, factor))
     return levels if values.isna().any() else [levels[index] for index in values.argsort()]
+
+
+def _number(factor: str, level: str | None) -> float:
+    """Return the number of a level, infinity for one without limit, NaN for a name."""
+    if factor in UNLIMITED and level in ("0", UNLIMITED[factor]):
+        return math.inf
+    try:
+        value = float(level or math.nan)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan
 
 
 def pareto(figure_set: FigureSet, data: ReportData) -> list[Figure]:

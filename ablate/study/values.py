@@ -48,6 +48,8 @@ FOLLOWS = {
     "init_seed": "is set by the study's `seeds`",
     "data_seed": "is set by the study's `seeds`",
 }
+# Fields of which 0 means without limit: field → word that a file may write for 0.
+UNLIMITED = {"labels": "all", "grad_clip": "none"}
 PARTS = {
     "train": "the file, folder or glob that is trained on",
     "held_out": "the one that is held out; without it a tenth of the first is held out",
@@ -112,8 +114,9 @@ def number(name: str, raw: object) -> int | float:
         else raw
     )
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        word = f', or "{UNLIMITED[name]}"' if name in UNLIMITED else ""
         raise AblateError(
-            f'{name} = {written(raw):.80}: expected a number such as 20000000, 2e7 or "20M"'
+            f'{name} = {written(raw):.80}: expected a number such as 20000000, 2e7 or "20M"{word}'
         )
     if not -LARGEST <= value <= LARGEST:
         raise AblateError(
@@ -146,6 +149,8 @@ def field_value(name: str, raw: object) -> Any:
             )
         return value
     row = CATALOGUE[name]
+    if raw == UNLIMITED.get(name):
+        return 0
     if name == "corpus" and isinstance(raw, dict):
         return _parts(raw)
     if row.choice:
