@@ -19,6 +19,7 @@ import pandas as pd
 
 from ablate import formats, metrics, store, windows
 from ablate.errors import unknown
+from ablate.plan import ROLES
 from ablate.store import decisions as stored
 from ablate.store import names as known
 from ablate.store import rows
@@ -424,7 +425,7 @@ def _typed(column: pd.Series) -> pd.Series:
 
 def _role(role: str | None) -> str | None:
     """A role as the store names it: None for all."""
-    roles = ["compare", "tune", "pretrain", "all"]
+    roles = [*ROLES, "all"]
     if role not in (*roles, None):
         raise unknown("role", str(role), roles)
     return None if role == "all" else role

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from store_plans import claim_next, execute, fresh, names, plan_of, rows, train, trained
 
-from ablate import store
+from ablate import metrics, store
 from ablate.errors import AblateError
 from ablate.journal import Journal
-from ablate.store import owners, register
+from ablate.plan import ROLES
+from ablate.store import owners, register, runs
 from ablate.store.check import check
 from ablate.store.ingest import ingest
+from ablate.store.records import ATTEMPT_STATUS, RUN_STATUS
 from ablate.store.sqlite import Damaged
 
 
@@ -63,3 +66,36 @@ def test_a_pipe_in_place_of_a_journal_blocks_nobody(tmp_path: Path) -> None:
             owners.running_here(db)
         with pytest.raises(AblateError, match="not a regular file"):
             ingest(db, claim.attempt_id)
+
+
+@pytest.mark.parametrize("goal", metrics.GOALS.values())
+def test_every_role_and_status_that_the_store_writes_is_sound(tmp_path: Path, goal: str) -> None:
+    path = tmp_path / "x.db"
+    made = plan_of(seeds=range(5), metric="loss" if goal == "min" else "accuracy")
+    roles = [ROLES[k % len(ROLES)] for k in range(len(made.runs))]
+    made = replace(
+        made,
+        study=replace(made.study, goal=goal),
+        runs=tuple(replace(one, role=role) for one, role in zip(made.runs, roles, strict=True)),
+    )
+    ends = ("complete", "diverged", "failed", "oom", "timeout", "stopped", None)
+    with fresh(path) as db, owners.Owner.here(db) as owner:
+        study_id = register.register(db, made)
+        for claim, status in zip(claim_next(db, study_id, owner, len(ends)), ends, strict=True):
+            train(claim, status=status)
+            ingest(db, claim.attempt_id)
+            if status is None:
+                runs.finish(db, claim.attempt_id, "dead", "its worker was killed")
+        (again,) = runs.claim(db, study_id, owner, [1], keep="final")  # which it has not kept
+        train(again)
+        ingest(db, again.attempt_id)
+        others = [run.run_id for run in runs.candidates(db, study_id, owner) if not run.failures]
+        assert runs.claim(db, study_id, owner, others[-1:])
+        for written, table, column in (
+            (ROLES, "member", "role"),
+            (RUN_STATUS, "run", "status"),
+            (ATTEMPT_STATUS, "attempt", "status"),
+        ):
+            found = rows(path, f"SELECT DISTINCT {column} FROM {table}")
+            assert {value for (value,) in found} == set(written)
+        assert check(db) == []

@@ -30,6 +30,11 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("original"))
 
 
+def test_what_is_written_is_sound(original: Path) -> None:
+    with store.open(str(original)) as db:
+        assert check(db) == []
+
+
 @pytest.mark.usefixtures("few_replicates")
 @pytest.mark.parametrize("cases", chunks(16, 1000, 41, FOUND))
 def test_a_spoilt_column_is_no_traceback(

@@ -8,12 +8,13 @@ from ablate.errors import AblateError
 from ablate.plan.cells import Built, build, check_levels
 from ablate.plan.compare import confounds, contrasts
 from ablate.plan.kinds import planning_of
-from ablate.plan.model import Cell, Confound, Contrast, Decision, Group, Plan, PlannedRun
+from ablate.plan.model import ROLES, Cell, Confound, Contrast, Decision, Group, Plan, PlannedRun
 from ablate.plan.probes import labelled
 from ablate.plan.tuning import Tuning, groups
 from ablate.study import Study
 
 __all__ = [
+    "ROLES",
     "Cell",
     "Confound",
     "Contrast",

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from ablate.code import Code
 from ablate.kinds import Cost, Run
@@ -129,13 +129,17 @@ class Contrast:
     baseline: str
 
 
+Role = Literal["compare", "tune", "pretrain"]  # "pretrain": a parent of others
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
 @dataclass(frozen=True)
 class PlannedRun:
     """A run of the plan: a cell with one of its seeds."""
 
     cell: str  # label
     run: Run
-    role: str = "compare"  # "compare" | "tune" | "pretrain": a parent of others
+    role: Role = "compare"
 
     @property
     def config(self) -> Any:

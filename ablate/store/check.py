@@ -16,6 +16,7 @@ from ablate.errors import AblateError
 from ablate.store import owners, sound
 from ablate.store.database import JOURNAL, Database, folder
 from ablate.store.ingest import ingest
+from ablate.store.records import ACCEPTED
 from ablate.store.sqlite import Damaged
 
 MOST = 20  # values that ablate does not write which are listed
@@ -120,17 +121,18 @@ def _points(connection: Connection, repair: bool) -> Iterator[Finding]:
 
 def _doubled(connection: Connection, repair: bool) -> Iterator[Finding]:
     for kind, statuses, instead in (
-        ("accepted", "'complete', 'diverged'", "superseded"),
-        ("running", "'running'", "dead"),
+        ("accepted", ACCEPTED, "superseded"),
+        ("running", ("running",), "dead"),
     ):
+        among = f"({', '.join(map(repr, statuses))})"
         doubled = connection.exec_driver_sql(
-            f"SELECT run_id, count(*), max(n) FROM attempt WHERE status IN ({statuses}) GROUP BY"
+            f"SELECT run_id, count(*), max(n) FROM attempt WHERE status IN {among} GROUP BY"
             " run_id HAVING count(*) > 1"
         ).all()
         for run_id, number, last in doubled:
             if repair:
                 connection.exec_driver_sql(
-                    f"UPDATE attempt SET status = ? WHERE run_id = ? AND status IN ({statuses}) AND"
+                    f"UPDATE attempt SET status = ? WHERE run_id = ? AND status IN {among} AND"
                     " n < ?",
                     (instead, run_id, last),
                 )
@@ -141,7 +143,7 @@ def _doubled(connection: Connection, repair: bool) -> Iterator[Finding]:
 
 
 def _states(connection: Connection, repair: bool) -> Iterator[Finding]:
-    for status in ("running", "complete", "diverged"):
+    for status in ("running", *ACCEPTED):
         lost = connection.exec_driver_sql(
             "SELECT id FROM run WHERE status = ? "
             "AND NOT EXISTS (SELECT 1 FROM attempt WHERE run_id = run.id AND status = run.status)",

@@ -28,7 +28,7 @@ from ablate.paths import atomic
 from ablate.store import owners, replaced, schema, studies, views
 from ablate.store.database import Database
 from ablate.store.evaluated import revalidate
-from ablate.store.records import ACCEPTED
+from ablate.store.records import ACCEPTED, ATTEMPT_STATUS
 from ablate.store.register import refuse_other_measures
 from ablate.store.studies import StudyContent, rank
 from ablate.study.parse import NAME, NAMED
@@ -36,17 +36,6 @@ from ablate.study.parse import NAME, NAMED
 _RUN_RANK = (
     *("planned", "failed", "oom", "timeout", "stopped"),
     *("running", "diverged", "complete"),
-)
-_ATTEMPT_RANK = (
-    "running",
-    "dead",
-    "failed",
-    "oom",
-    "timeout",
-    "stopped",
-    "diverged",
-    "complete",
-    "superseded",
 )
 _WITH_RESULT = (*ACCEPTED, "superseded")
 _RUN = tuple(
@@ -415,7 +404,7 @@ def _unite_attempts(ours: Connection, our: _Side, their: _Side, winner: _Side) -
 
 
 def _attempt_order(attempt: Attempt) -> tuple[Any, ...]:
-    return attempt[_OFFSET], _ATTEMPT_RANK.index(attempt[_STATUS]), rank(attempt)
+    return attempt[_OFFSET], ATTEMPT_STATUS.index(attempt[_STATUS]), rank(attempt)
 
 
 def _take_weights(ours: Connection, our: _Side, their: _Side, weights: _Weights) -> None:

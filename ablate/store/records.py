@@ -1,4 +1,4 @@
-"""What the store hands out about runs, and the statuses of runs. No SQLAlchemy."""
+"""What the store hands out about runs, and statuses. No SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from ablate.kinds import Run
 RUN_STATUS = (
     *("planned", "running", "complete", "diverged"),
     *("failed", "oom", "timeout", "stopped"),
+)
+# of an attempt, in the order in which `ablate.store.merge` prefers one over those before it
+ATTEMPT_STATUS = (
+    *("running", "dead", "failed", "oom", "timeout", "stopped"),
+    *("diverged", "complete", "superseded"),
 )
 FAILED = ("failed", "oom", "timeout")  # a run ended without a result; `ablate run` tries it again
 WEIGHTS = {"final": "final-weights", "best": "best-weights"}  # [run] keep → kind of `artifact`

@@ -20,8 +20,9 @@ from sqlalchemy import Boolean, Column, Float, Integer, LargeBinary, Table, Text
 from ablate import metrics, windows
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
+from ablate.plan import ROLES
 from ablate.store import schema, sqlite
-from ablate.store.records import RUN_STATUS
+from ablate.store.records import ATTEMPT_STATUS, RUN_STATUS
 from ablate.store.views import field
 
 SHOWN = 40  # characters of a value
@@ -198,16 +199,14 @@ _SIZES = ("seed", "steps", "tokens", "n_params", "n_params_body")
 # what a value of a column must be, beyond its type
 _COLUMNS: Mapping[str, Callable[[Any], Any]] = {
     "study.metric": metrics.final,
-    "study.goal": ("min", "max").__contains__,
+    "study.goal": {*metrics.GOALS.values()}.__contains__,
     "study.evaluation": Evaluation.model_validate_json,
     "run.status": RUN_STATUS.__contains__,
     "run.fields": _object,
-    **{
-        f"run.{name}": _natural for name in ("seed", "steps", "tokens", "n_params", "n_params_body")
-    },
+    **{f"run.{name}": _natural for name in _SIZES},
     "run.flops": _finite,
-    "member.role": ("compare", "tune").__contains__,
-    "attempt.status": (*RUN_STATUS, "dead", "superseded").__contains__,
+    "member.role": ROLES.__contains__,
+    "attempt.status": ATTEMPT_STATUS.__contains__,
     "attempt.evaluation": Evaluation.model_validate_json,
     "attempt.versions": _object,
     "attempt.journal_offset": _natural,
