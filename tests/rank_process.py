@@ -8,6 +8,7 @@ Rank 0 prints the events of each case, as a JSON list.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -64,8 +65,12 @@ def together(
         assert process.stdin
         process.stdin.write(json.dumps(cases))
         process.stdin.close()
-    printed, _ = processes[0].communicate(json.dumps(cases), timeout=300)
-    assert [process.wait(30) for process in processes] == [0] * len(devices)
+    try:
+        printed, _ = processes[0].communicate(json.dumps(cases), timeout=300)
+        assert [process.wait(30) for process in processes] == [0] * len(devices)
+    finally:
+        for process in processes:
+            process.kill()
     found = []
     for events in json.loads(printed.splitlines()[-1]):
         found.append(Events())
@@ -81,7 +86,9 @@ def main() -> None:
     if rank == 0:
         print(json.dumps(made))
     sys.stdout.flush()
-    dist.destroy_process_group()
+    # As the workers of `ablate.launch` leave. `dist.destroy_process_group` waits for ever for CUDA
+    # graphs that have captured collectives of NCCL and are still alive.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -138,6 +138,21 @@ def test_a_checkpoint_without_room_fails_no_run(worker, tmp_path):
     assert (tmp_path / "stderr").read_text().endswith("No space left on device\n")
 
 
+def test_a_worker_that_breaks_ends_without_waiting_for_what_it_holds(worker, tmp_path):
+    """Such as a group of processes, which waits for CUDA graphs that nobody frees."""
+    process = worker(
+        "def train(self, job, context):\n"
+        "    import atexit\n"
+        "    atexit.register(time.sleep, 600)\n"
+        "    self.broken = True\n"
+        "    raise RuntimeError('the device is lost')\n"
+    )
+    (path,) = send(process, 1, tmp_path, RunConfig(steps=5))
+    assert done(process) is None and process.wait(10) == 1
+    assert not events(path, "end")
+    assert (tmp_path / "stderr").read_text().endswith("RuntimeError: the device is lost\n")
+
+
 def test_a_trainer_that_forgets_to_end_a_run_is_a_failure(worker, tmp_path):
     process = worker("def train(self, job, context): context.emit[0]('start', step=0)\n")
     (path,) = send(process, 1, tmp_path, RunConfig(steps=5))

@@ -375,16 +375,19 @@ def main(stub: Callable[[], Trainer] | None = None) -> None:
             if not fit or inbox.closed():  # it ends, and must not get another job
                 break
             answer(done=handle)
+        code = ASKED if inbox.closed() else 0
     except Exception as error:
-        if not (why := no_room(error)):
-            raise
         traceback.print_exc()
-        print(why, file=sys.stderr, flush=True)
-        os._exit(NO_ROOM)
+        code = 1
+        if why := no_room(error):
+            print(why, file=sys.stderr)
+            code = NO_ROOM
     sys.stdout.flush()
+    sys.stderr.flush()
     # Journals and checkpoints are closed. Python would take a second to free CUDA's graphs one by
-    # one.
-    os._exit(ASKED if inbox.closed() else 0)
+    # one, and a group of processes that is destroyed before such graphs, which have captured its
+    # collectives, waits for them for ever.
+    os._exit(code)
 
 
 if __name__ == "__main__":
