@@ -43,11 +43,12 @@ def run_study(
     # The first stage is asked for before anything starts: it registers the plan, which may fail.
     first = next(stages)
     with WorkerPool(executor, db, study.name, study.metric, console, fail_fast=fail_fast) as pool:
-        if again := runs.unkept(db, first.plan):
-            pool.say(f"{study.name}: {runs.without_weights(again)}")
         stage: tune.Stage | None = first
         while stage:
             newest = stage.plan
+            if again := runs.unkept(db, newest):
+                runs.forget_lost_weights(db, again)
+                pool.say(f"{study.name}: {runs.without_weights(again)}")
             for decision in stage.decided:
                 pool.say(f"{study.name}: {tune.describe(decision)}")
             stage = next(stages, None) if pool.run(stage.plan, stage.study_id) else None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cli_helpers import Run
 from finetune_study import BASE, folder_of, planned, table, texts, train
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -21,6 +22,7 @@ from ablate.kinds.transformer import Transformer
 from ablate.plan import plan
 from ablate.report import method as method_section
 from ablate.report import overview
+from ablate.store import runs
 from ablate.study import load
 from ablate.train import weights
 
@@ -237,16 +239,96 @@ def test_a_complete_parent_without_weights_is_trained_again(tmp_path: Path) -> N
     assert rows(db, attempts.format("finetune")) == [(4,)]
 
 
-def test_a_child_says_that_its_parents_file_is_gone_and_how_to_get_it(tmp_path: Path) -> None:
+ATTEMPTS = """
+SELECT kind, count(*) FROM attempt JOIN run ON run.id = run_id WHERE attempt.status <> 'failed'
+GROUP BY kind
+"""
+
+
+@pytest.mark.parametrize("harm", ["missing", "cut short"])
+def test_a_parent_whose_file_is_lost_is_trained_again_before_its_children(
+    ablate: Run, tmp_path: Path, harm: str
+) -> None:
+    """Such as where the database alone was copied to another machine."""
     folder, db = folder_of(tmp_path), tmp_path / "ablate.db"
-    methods = 'method = ["full", "head"]'
-    assert train(planned(folder, methods), db)[0].exit_code == 0
+    assert train(planned(folder, 'method = ["full", "head"]'), db)[0].exit_code == 0
+    (file,) = (tmp_path / "ablate.weights").iterdir()
+    before = {name: value.clone() for name, value in weights.read(file)[0].items()}
+    lost = "1 complete run has no weights"
+    more = planned(folder, 'method = ["full", "lora"]', name="more")
+    assert lost not in ablate("plan", str(folder / "more.toml"), "--db", str(db))[1]
+    if harm == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-1])
+    said = ablate("plan", str(folder / "more.toml"), "--db", str(db))[1]
+    assert lost in said and "Done: 1 of 3 runs" in said
+    outcome, said = train(more, db)
+    assert outcome.exit_code == 0 and outcome.counts == {"complete": 3}, said
+    assert said.count(lost) == 1
+    assert rows(db, ATTEMPTS) == [("finetune", 3), ("transformer", 2)]
+    after, _ = weights.read(file)
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert ablate("db", "check", "--db", str(db))[0] == 0
+
+
+def test_a_parent_whose_children_have_their_results_needs_no_file(
+    ablate: Run, tmp_path: Path
+) -> None:
+    folder, db = folder_of(tmp_path), tmp_path / "ablate.db"
+    made = planned(folder, 'method = ["full", "head"]')
+    assert train(made, db)[0].exit_code == 0
     (file,) = (tmp_path / "ablate.weights").iterdir()
     file.unlink()
-    outcome, _ = train(planned(folder, name="more"), db)
-    assert outcome.counts["failed"] == 2
+    for repair in ((), ("--repair",)):  # by which the database forgets the file
+        ablate("db", "check", "--db", str(db), *repair)
+        said = ablate("plan", str(folder / "tuned.toml"), "--db", str(db))[1]
+        assert "Done: 3 of 3 runs" in said and "no weights" not in said
+        outcome, said = train(made, db)
+        assert outcome.exit_code == 0 and "no weights" not in said
+        assert rows(db, ATTEMPTS) == [("finetune", 2), ("transformer", 1)]
+    outcome, said = train(planned(folder, 'method = ["full", "head"]', seeds=2), db)
+    assert outcome.exit_code == 0 and outcome.counts == {"complete": 6}, said
+    assert rows(db, ATTEMPTS) == [("finetune", 4), ("transformer", 2)], "only the new seed's"
+
+
+def test_two_launchers_train_a_parent_whose_file_is_lost_once(tmp_path: Path) -> None:
+    folder, db = folder_of(tmp_path), tmp_path / "ablate.db"
+    assert train(planned(folder, 'method = ["full", "head"]'), db)[0].exit_code == 0
+    (file,) = (tmp_path / "ablate.weights").iterdir()
+    file.unlink()
+    more = planned(folder, 'method = ["full", "lora"]', name="more")
+    with store.open(str(db), create=True) as late:
+        lost = runs.unkept(late, more)
+        assert train(more, db)[0].exit_code == 0  # by another launcher, before this one goes on
+        assert len(lost) == 1 and not runs.unkept(late, more)
+        runs.forget_lost_weights(late, lost)
+    outcome, _ = train(planned(folder, 'method = ["full", "adapter"]', name="last"), db)
+    assert outcome.exit_code == 0
+    assert rows(db, ATTEMPTS) == [("finetune", 4), ("transformer", 2)]
+
+
+def test_a_child_whose_parents_file_vanishes_fails_and_the_next_launcher_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, db = folder_of(tmp_path), tmp_path / "ablate.db"
+    made = planned(folder, 'method = ["full", "head"]')
+    old = Finetune.train
+
+    def vanished(self: Finetune, job: Job, context: Context) -> None:
+        for file in job.parents:
+            assert file
+            file.unlink(missing_ok=True)
+        old(self, job, context)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Finetune, "train", vanished)
+        outcome, said = train(made, db)
+    assert outcome.counts == {"complete": 1, "failed": 2}, said
     errors = rows(db, "SELECT error FROM attempt WHERE status = 'failed'")
-    assert all("ablate db check --repair" in error for (error,) in errors)
+    assert all("`ablate run` trains the parent again" in error for (error,) in errors)
+    outcome, said = train(made, db)
+    assert outcome.exit_code == 0 and outcome.counts == {"complete": 3}, said
 
 
 def test_a_stopped_child_begins_again_and_ends_as_if_it_had_not_been(

@@ -406,6 +406,15 @@ def test_weights_that_are_asked_for_later_are_trained_once(
     with database(path).read() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM attempt").scalar() == 4
 
+    one, _ = Path(path.replace(".db", ".weights")).iterdir()
+    one.unlink()
+    again = "1 complete run has no weights"
+    assert again in ablate("plan", str(file))[1]
+    assert again in trained_study.train(file, path)
+    assert one.is_file() and numbers(path) == before
+    with database(path).read() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM attempt").scalar() == 5
+
 
 def numbers(path: str) -> list[tuple]:
     with database(path).read() as connection:
@@ -448,19 +457,25 @@ def copy(folder: Path, tmp_path: Path) -> str:
     return str(tmp_path / "copy" / "ablate.db")
 
 
-def test_check_names_missing_and_stray_files(ablate: Run, copy: str) -> None:
+def test_check_names_missing_cut_and_stray_files(ablate: Run, copy: str) -> None:
     assert ablate("db", "check", "--db", copy)[0] == 0
     missing, stray = file_of(copy, "neox"), file_of(copy, "own").with_name("notes.txt")
     missing.unlink()
     stray.touch()
-    run = run_of(copy, "neox")
+    cut = file_of(copy, "llama")
+    cut.write_bytes(cut.read_bytes()[:-1])
     code, out, _ = ablate("db", "check", "--db", copy)
-    assert code == 1 and f"weights of run {run} are missing" in out and str(stray) in out
-    code, _, err = ablate("sample", str(run), "--db", copy)
-    assert code == 2 and "ablate db check --repair" in err
+    assert code == 1 and str(stray) in out
+    for level in ("neox", "llama"):
+        run = run_of(copy, level)
+        assert f"weights of run {run} are missing or cut short" in out
+        code, _, err = ablate("sample", str(run), "--db", copy)
+        assert code == 2 and f"the weights of run {run} " in err and "`ablate run` trains it" in err
     out = ablate("db", "check", "--repair", "--db", copy)[1]
     assert stray.exists() and file_of(copy, "own").exists()
     stray.unlink()
+    assert str(cut) in ablate("db", "check", "--db", copy)[1], "of no run"
+    cut.unlink()
     assert ablate("db", "check", "--db", copy)[0] == 0
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from ablate import journal
 from ablate.errors import AblateError
 from ablate.store import owners, sound
-from ablate.store.database import JOURNAL, Database, folder
+from ablate.store.database import JOURNAL, Database, folder, whole
 from ablate.store.ingest import ingest
 from ablate.store.records import ACCEPTED
 from ablate.store.sqlite import Damaged
@@ -32,7 +32,7 @@ class Finding:
 
 def check(db: Database, *, repair: bool = False) -> list[Finding]:
     """Look for values that ablate does not write, rows that refer to nothing, doubled attempts,
-    contradicting states, dead runs, stray journals, missing and stray files of weights.
+    contradicting states, dead runs, stray journals, missing, cut and stray files of weights.
 
     Args:
         db: The database.
@@ -231,7 +231,7 @@ def _adopt(db: Database, name: str, run_id: int) -> str:
 
 
 def _weights(db: Database, repair: bool) -> Iterator[Finding]:
-    """Files of weights that are missing, and those that no run has."""
+    """Files of weights that are missing or cut short, and those that no run has."""
     with db.read() as connection:
         rows = connection.exec_driver_sql(
             "SELECT run_id, artifact.kind, path, key FROM artifact JOIN run ON run.id = run_id"
@@ -248,7 +248,7 @@ def _weights(db: Database, repair: bool) -> Iterator[Finding]:
     for row in rows:
         file = db.kept(row.key, row.kind, row.path)
         known.add(file)
-        if file is not None and file.exists():
+        if whole(file):
             continue
         if repair:
             with db.begin() as connection:
@@ -258,8 +258,8 @@ def _weights(db: Database, repair: bool) -> Iterator[Finding]:
                 )
         name = "a file that ablate does not name" if file is None else file.name
         yield Finding(
-            f"weights of run {row.run_id} are missing: {name}",
-            "forgotten; `ablate run` trains it again if its study keeps weights" if repair else "",
+            f"weights of run {row.run_id} are missing or cut short: {name}",
+            "forgotten; `ablate run` trains it again if its study needs them" if repair else "",
         )
     for path in sorted(db.weights.glob("*")):
         if path not in known and path.name[:12] not in running:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
+import safetensors
 from sqlalchemy import Connection
 
 from ablate.errors import AblateError
@@ -173,6 +174,19 @@ class Database:
         self.close()
         if error is not None and (clear := sound.explain(self.path, error)):
             raise clear from error
+
+
+def whole(file: Path | None) -> bool:
+    """Return whether a file that `Database.kept` returns is there and not cut short."""
+    if file is None:
+        return False
+    try:
+        with safetensors.safe_open(file, "np"):  # it compares the size with the header
+            return True
+    except (FileNotFoundError, safetensors.SafetensorError):
+        return False
+    except OSError:  # such as no permission, from which nothing follows
+        return True
 
 
 def folder(path: Path, kind: str) -> Path:

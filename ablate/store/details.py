@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row
 
 from ablate import kinds
 from ablate.errors import AblateError
-from ablate.store.database import Database
+from ablate.store.database import Database, whole
 from ablate.store.records import WEIGHTS
 from ablate.store.schema import from_db
 
@@ -102,24 +102,27 @@ def weights(db: Database, name: str) -> tuple[Path, str]:
     ]
     if not named:
         raise AblateError(f"run {name} has no weights: {_why_none(run)}")
-    files = [file for file in named if file is not None and file.is_file()]
+    files = [file for file in named if file is not None and whole(file)]
     if not files:
         raise AblateError(
-            f"the weights of run {name} are no longer in {db.weights}; `ablate db check --repair`"
-            " and then `ablate run` train it again"
+            f"the weights of run {name} in {db.weights} are missing or cut short; `ablate run`"
+            " trains it again if its study needs them"
         )
     return files[0], key
 
 
 def _why_none(run: RunDetails) -> str:
     """Say why a run has no weights, and what to do."""
-    studies = [one.study for one in run.members if one.active and one.role != "tune"]
+    studies = [one.study for one in run.members if one.active and one.role == "compare"]
     if never := kinds.kind(run.row["kind"]).no_weights:
         return never
     if run.status != "complete":
         return f"it is {run.status}, and complete runs alone keep theirs"
     if not studies:
-        return "it is compared in no study, and tuning runs keep none"
+        return (
+            'it is compared in no study; one that compares it, with keep = "final" under [run],'
+            " trains it again"
+        )
     return (
         f'put keep = "final" under [run] into the file of study {studies[0]!r}; `ablate run` then'
         " trains it again"

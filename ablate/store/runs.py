@@ -8,7 +8,7 @@ import json
 import secrets
 import time
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, text
 
@@ -17,7 +17,7 @@ from ablate.evaluation import Evaluation
 from ablate.journal import Event
 from ablate.kinds import Fields, Run, kind
 from ablate.plan import Plan
-from ablate.store.database import Database
+from ablate.store.database import Database, whole
 from ablate.store.evaluated import differing, evaluations, fallback
 from ablate.store.ingest import ingest, utc
 from ablate.store.owners import Owner, mark_dead, stale_attempts
@@ -30,7 +30,8 @@ OR run.status = 'complete' AND NOT EXISTS (
     SELECT 1 FROM attempt WHERE run_id = run.id AND status = 'complete'
            AND evaluation = study.evaluation)
 """
-# a complete run that a study compares, or starts others from, without the weights that it keeps
+# a complete run that a study compares, or starts others from, without the weights that it keeps;
+# `candidates` leaves out those from which no run is to start
 _UNKEPT = """
 run.status = 'complete' AND :kept <> ''
 AND NOT EXISTS (SELECT 1 FROM artifact WHERE run_id = run.id AND kind = :kept)
@@ -88,7 +89,7 @@ def candidates(db: Database, study_id: int, owner: Owner, keep: Keep = "none") -
         db: The database.
         study_id: The study.
         owner: Who asks; `failures` and `losses` count its own attempts.
-        keep: Which weights of compared runs the study keeps.
+        keep: Which weights the study keeps.
     """
     stale = stale_attempts(db, owner, study_id)
     if stale:
@@ -98,6 +99,13 @@ def candidates(db: Database, study_id: int, owner: Owner, keep: Keep = "none") -
     with db.read() as connection:
         values = {"study": study_id, "owner": str(owner), "kept": WEIGHTS.get(keep, "")}
         values |= {"weights": WEIGHTS["final"]}
+        # it has failed for that, and would fail again
+        listed = [
+            one
+            for one in _unfinished(connection, _CANDIDATES, values)
+            if (one.row.status, one.row.parent_status) != ("failed", "diverged")
+        ]
+        started_from = {one.run.parent for one in listed}
         return [
             Candidate(
                 row.id,
@@ -110,9 +118,8 @@ def candidates(db: Database, study_id: int, owner: Owner, keep: Keep = "none") -
                 bool(row.checkpoint),
                 row.parent_status or "",
             )
-            for row, run in _without_result(connection, _CANDIDATES, values)
-            # it has failed for that, and would fail again
-            if (row.status, row.parent_status) != ("failed", "diverged")
+            for row, run, has_result in listed
+            if not has_result or row.role != "pretrain" or run.key in started_from
         ]
 
 
@@ -137,9 +144,9 @@ def claim(
         ids, kept = json.dumps(list(run_ids)), WEIGHTS.get(keep, "")
         values = {"study": study_id, "ids": ids, "kept": kept}
         return [
-            _attempt(connection, db, owner, row, run)
+            _attempt(connection, db, owner, one.row, one.run)
             # read before anything is written
-            for row, run in list(_without_result(connection, _CHOSEN, values))
+            for one in list(_unfinished(connection, _CHOSEN, values))
         ]
 
 
@@ -217,41 +224,74 @@ def keeps(run: Run, role: str) -> bool:
 
 
 def unkept(db: Database, plan: Plan) -> frozenset[str]:
-    """Return the keys of complete runs of a plan that lack weights which it keeps."""
-    if plan.study.keep == "none":
+    """Return the keys of complete runs of a plan without weights which it keeps or starts from.
+
+    Their file may be missing or cut short, such as after the database alone was copied. A parent
+    counts if a run that starts from it is to be trained.
+    """
+    study = plan.study
+    if study.keep == "none":
         return frozenset()
-    kept = [one.run.key for one in plan.runs if keeps(one.run, one.role)]
+    runs = {one.run.key: one.run for one in plan.runs}
+    finished = done(db, [one for one in runs.values() if one.parent], study.evaluation)
+    parents = {one.parent for key, one in runs.items() if key not in finished}
+    kept = {
+        one.run.key
+        for one in plan.runs
+        if keeps(one.run, one.role) and (one.role != "pretrain" or one.run.key in parents)
+    }
     with db.read() as connection:
         rows = connection.exec_driver_sql(
-            "SELECT run.key FROM json_each(?) AS chosen JOIN run ON run.key = chosen.value WHERE"
-            " run.status = 'complete' AND NOT EXISTS (SELECT 1 FROM artifact WHERE run_id = run.id"
-            " AND kind = ?)",
-            (json.dumps(kept), WEIGHTS[plan.study.keep]),
-        )
-        return frozenset(rows.scalars())
+            "SELECT run.key, artifact.kind, artifact.path FROM json_each(?) AS chosen JOIN run ON"
+            " run.key = chosen.value LEFT JOIN artifact ON run_id = run.id AND artifact.kind = ?"
+            " WHERE run.status = 'complete'",
+            (json.dumps([*kept]), WEIGHTS[study.keep]),
+        ).all()
+    having = {row.key for row in rows if row.path is not None and whole(db.kept(*row))}
+    return frozenset(row.key for row in rows) - having
+
+
+def forget_lost_weights(db: Database, keys: Collection[str]) -> None:
+    """Forget the weights of runs whose file is missing or cut short."""
+    listed = (
+        "SELECT run.key, artifact.kind, artifact.path, run_id FROM json_each(?) AS chosen JOIN run"
+        " ON run.key = chosen.value JOIN artifact ON run_id = run.id WHERE artifact.kind <>"
+        " 'checkpoint'"
+    )
+    with db.begin() as connection:  # another launcher may have trained some of them again
+        rows = connection.exec_driver_sql(listed, (json.dumps([*keys]),)).all()
+        for key, its, path, run_id in rows:
+            if not whole(db.kept(key, its, path)):
+                connection.exec_driver_sql(
+                    "DELETE FROM artifact WHERE run_id = ? AND kind = ? AND path = ?",
+                    (run_id, its, path),
+                )
 
 
 def without_weights(unkept: Collection[str]) -> str:
     """Return a sentence on the runs that `unkept` returns, without its full stop."""
     n = len(unkept)
     who, them = ("1 complete run has", "it") if n == 1 else (f"{n:,} complete runs have", "them")
-    return f"{who} no weights, which [run] keep asks for: `ablate run` trains {them} again"
+    return f"{who} no weights, which the study needs: `ablate run` trains {them} again"
 
 
-def _without_result(
-    connection: Connection, sql: str, values: dict[str, Any]
-) -> Iterator[tuple[Row[Any], Run]]:
+class _Unfinished(NamedTuple):
+    row: Row[Any]
+    run: Run
+    has_result: bool  # it lacks weights alone
+
+
+def _unfinished(connection: Connection, sql: str, values: dict[str, Any]) -> Iterator[_Unfinished]:
     """Yield the runs that a query finds, but for complete ones that lack neither finals nor
     weights.
     """
     for row in connection.execute(text(sql), values):
         run = Run(row.kind, _fields(row.fields), row.seed, row.parent or "")
-        if (
-            row.status != "complete"
-            or row.unkept
-            or _lacks_finals(connection, row.id, run, row.evaluation)
-        ):
-            yield row, run
+        has_result = row.status == "complete" and not _lacks_finals(
+            connection, row.id, run, row.evaluation
+        )
+        if row.unkept or not has_result:
+            yield _Unfinished(row, run, has_result)
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -100,8 +100,8 @@ def _load(model: nn.Module, path: Path | None, key: str) -> None:
     """
     if path is None or not path.is_file():
         raise AblateError(
-            f"the weights of its parent run {key[:12]} are no longer there; `ablate db check"
-            " --repair` and then `ablate run` train the parent again"
+            f"the weights of its parent run {key[:12]} are no longer there; `ablate run` trains the"
+            " parent again"
         )
     kept, about = weights.read(path)
     if about.key != key:
