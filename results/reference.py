@@ -236,7 +236,7 @@ def corruption() -> str:
     )
 
 
-LABELS = {"64": "64 labels", "256": "256 labels", "0": "all labels"}
+LABELS = {"64": "64 labels", "256": "256 labels", "all": "all labels"}
 
 
 def forgetting() -> str:
