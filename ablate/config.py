@@ -165,6 +165,11 @@ class RunConfig(BaseModel):
                 has_meaning(other) and level(other) in named for other, named in needs.items()
             )
 
+        equals = CATALOGUE["architecture"][level("architecture")].equals
+        for (factor, its), other in equals.items():
+            if level(factor) == its:
+                filled["architecture"] = other
+                break
         choices = [row for row in CATALOGUE.values() if row.choice]
         while more := {
             factor: implied_level

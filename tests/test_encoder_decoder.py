@@ -13,13 +13,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from train_helpers import config, text
 
 from ablate.components import CATALOGUE, level
 from ablate.components.catalogue import remove
 from ablate.config import RunConfig
 from ablate.errors import AblateError
+from ablate.kinds.transformer import run_of
 from ablate.model.encoder_decoder import EncoderDecoder
 from ablate.model.recurrent import Recurrent
+from ablate.train.step import Step
 
 WIDTH, HEADS, HIDDEN, VOCABULARY, LAYERS = 32, 4, 48, 50, 2
 PARTS = ("query", "key", "value")
@@ -471,3 +474,35 @@ def test_each_step_of_the_road_changes_one_thing() -> None:
         "causal",
         "full",
     ]
+
+
+def test_equal_architectures_have_one_key_and_others_do_not() -> None:
+    """A key is that of another run exactly where all losses of a short training are its losses."""
+    open_to: list[tuple[str, str, str]] = [
+        (architecture, mixer, attention)
+        for architecture, of_encoder in (
+            ("encoder-decoder", ("full", "causal")),
+            ("causal-encoder-decoder", ("causal",)),
+        )
+        for mixer in CATALOGUE["mixer"].names
+        for attention in of_encoder
+    ]
+    fixed = [
+        (name, CATALOGUE["architecture"][name].implies["mixer"], "full")
+        for name in ROAD
+        if name.startswith("rnn")
+    ]
+    keys, losses = [], []
+    for architecture, mixer, attention in (*open_to, *fixed):
+        named = {"architecture": architecture, "mixer": mixer, "encoder_attention": attention}
+        given = config(**named, objective="denoise", position="learned", dropout=0.1, steps=6)
+        keys.append(run_of(given).key)
+        # as the levels alone say, whatever the configuration makes of them
+        step = Step([given.model_copy(update=named)], text(), "cpu")
+        step.run(given.steps, lambda: False)
+        losses.append(tuple(step.read(given.steps)[0].flatten().tolist()))
+    pairs = [*zip(keys, losses, strict=True)]
+    assert len(set(keys)) == len(set(losses)) == len(set(pairs))
+    of = dict(zip((*open_to, *fixed), keys, strict=True))
+    assert of["encoder-decoder", "rnn", "full"] == of["rnn-cross-attention", "rnn", "full"]
+    assert len(set(keys)) == 8

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ablate.components.base import Component, Config, Counts
@@ -35,6 +35,8 @@ class Architecture(Component):
         of_blocks: Whether it is a transformer of ablate's, to whose parts all factors apply.
         encodes: Whether an encoder reads the source of a pair, and the decoder its target alone.
         probed: Whether it has hidden states, which linear probes read.
+        equals: Level of another factor → the architecture that it is with that level: its runs have
+            the name, and so the key, of that one.
     """
 
     factors = ("architecture",)
@@ -43,6 +45,7 @@ class Architecture(Component):
     of_blocks: ClassVar[bool] = False
     encodes: ClassVar[bool] = False
     probed: ClassVar[bool] = False
+    equals: ClassVar[Mapping[tuple[str, str], str]] = {}
 
     @classmethod
     def of_plain(cls, names: set[str]) -> dict[str, Any]:
@@ -158,6 +161,7 @@ class CausalEncoderDecoder(SequenceToSequence):
     """encoder-decoder whose encoder has causal self-attention."""
 
     implies: ClassVar = {"attention": "causal", "encoder_attention": "causal"}
+    equals: ClassVar = {("mixer", "rnn"): "rnn-cross-attention"}
 
 
 @level("architecture", "encoder-decoder", source=VASWANI)
@@ -165,6 +169,10 @@ class EncoderDecoder(SequenceToSequence):
     """An encoder of the source, and a decoder whose blocks also attend to its last block."""
 
     implies: ClassVar = {"attention": "causal"}
+    equals: ClassVar = {
+        **CausalEncoderDecoder.equals,
+        ("encoder_attention", "causal"): "causal-encoder-decoder",
+    }
 
 
 class OfImages(Architecture):

@@ -215,7 +215,7 @@ _ROWS = (
         "attention",
         "Positions of the source that a position of it may attend to.",
         choice=True,
-        needs={"architecture": ("encoder-decoder",)},
+        needs={"architecture": ("causal-encoder-decoder", "encoder-decoder")},
     ),
     Factor(
         "document_mask",
