@@ -236,6 +236,35 @@ def corruption() -> str:
     )
 
 
+def corruption_own() -> str:
+    """Return what each noise reaches on tuning seeds at the rate of its lowest own loss."""
+    measures = (("loss", 0.0), ("corrupted_loss", 0.3), ("era_accuracy", 0.0))
+    values: dict[str, dict[float, dict[str, list[float]]]] = {}
+    with sqlite3.connect(f"file:{DATABASE}?mode=ro", uri=True) as db:
+        for cell, rate, name, at, value in db.execute(
+            "SELECT cell, lr, name, at, value FROM all_runs JOIN final ON final.run_id = run"
+            " WHERE study = 'corruption' AND role = 'tune' ORDER BY cell, seed"
+        ):
+            if (name, at) in measures:
+                of = values.setdefault(cell.partition("=")[2], {}).setdefault(rate, {})
+                of.setdefault(name, []).append(value)
+    rows = []
+    for level in (one.arm for one in findings("corruption").of(records.LinearProbe)):
+        rate, of = min(values[level].items(), key=lambda item: fmean(item[1]["loss"]))
+        spread = np.std(of["era_accuracy"], ddof=1)
+        rows.append(
+            (
+                level,
+                f"{rate:.3g}",
+                f"{fmean(of['loss']):.2f}",
+                f"{fmean(of['corrupted_loss']):.2f}",
+                f"{fmean(of['era_accuracy']):.3f} ± {spread:.3f}",
+            )
+        )
+    columns = ["trained with", "rate", "own loss", "loss at 0.3", "accuracy of the probe"]
+    return table(columns, rows)
+
+
 LABELS = {"64": "64 labels", "256": "256 labels", "all": "all labels"}
 
 
@@ -268,7 +297,8 @@ def cost() -> str:
     with sqlite3.connect(f"file:{DATABASE}?mode=ro", uri=True) as db:
         found = db.execute(
             "SELECT study, sum(role = 'compare'), sum(role = 'tune'), sum(status = 'diverged'),"
-            " sum(tokens), sum(device_seconds) FROM all_runs GROUP BY study ORDER BY study"
+            " sum(tokens), sum(device_seconds) FROM (SELECT DISTINCT study, run, role, status,"
+            " tokens, device_seconds FROM all_runs) GROUP BY study ORDER BY study"
         )
         for study, compared, tuned, diverged, tokens, seconds in found:
             rows.append(
@@ -307,6 +337,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "steps": steps,
     "mae": mae,
     "corruption": corruption,
+    "corruption-own": corruption_own,
     "finetune": partial(
         effects,
         "finetune",
