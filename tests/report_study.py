@@ -33,14 +33,15 @@ VERSIONS = {"python": "3.11.9", "torch": "2.13.0", "ablate": "0.1.0"}
 
 @dataclass
 class Outcome:
-    """How a run went. `points`: step → held-out loss; the last one is the final loss where `loss`
-    is not given.
+    """How a run went. `points`: step → value of `series`; the last one is the final loss where
+    `loss` is not given.
     """
 
     loss: float = NAN
     status: str = "complete"
     step: int = 0  # of the end; 0 for the last
     points: Mapping[int, float] = field(default_factory=dict)
+    series: str = "loss"
     finals: Sequence[tuple[str, float, float]] = ()
     error: str = ""
     seconds: float = 10.0
@@ -196,7 +197,9 @@ def _play(db: Database, claim: records.Claim, result: Outcome) -> None:
         )
         if result.points:
             journal.append(
-                "metrics", steps=list(result.points), series={"loss": list(result.points.values())}
+                "metrics",
+                steps=list(result.points),
+                series={result.series: list(result.points.values())},
             )
         loss = result.loss if not math.isnan(result.loss) else result.points.get(last, NAN)
         if result.status in ("complete", "diverged"):

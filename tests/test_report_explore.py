@@ -899,6 +899,7 @@ def test_static_tables_are_filtered(tab: Page) -> None:
 
 def many(runs: int) -> dict[str, Any]:
     """An exploration of 40 arms with a curve of 24 points a run, as of a study of so many runs."""
+    name = "loss"
     rng = np.random.default_rng(0)
     arms, steps = 40, list(range(10, 250, 10))
     base = 2 * np.exp(-np.arange(24) / 5) + 1
@@ -932,7 +933,7 @@ def many(runs: int) -> dict[str, Any]:
     )
     return {
         "study": "many",
-        "metric": {"name": "loss", "label": "loss", "goal": "min"},
+        "metric": {"name": name, "series": name, "phrase": name, "label": name, "goal": "min"},
         "factors": ["arm"],
         "strata": [""],
         "arms": [{"name": f"arm-{at}", "color": "", "dash": []} for at in range(arms)],
@@ -959,8 +960,8 @@ def many(runs: int) -> dict[str, Any]:
         "attempts": {name: [] for name in empty},
         "series": [
             {
-                "name": "loss",
-                "label": "loss",
+                "name": name,
+                "label": name,
                 "steps": [steps],
                 "run": numbers,
                 "at": [0] * runs,
@@ -988,6 +989,31 @@ def test_five_thousand_runs_are_explored(chromium: Browser, studied: SimpleNames
         assert listed(page) == [4321]
         assert page.value("document.documentElement.scrollWidth - innerWidth") <= 0
         assert page.problems() == []
+
+
+@browser_only
+@pytest.mark.usefixtures("svg_only")
+@pytest.mark.parametrize(
+    ("metric", "series"), [("copy_loss", "copy_loss"), ("era_accuracy", "loss")]
+)
+def test_the_metric_has_its_curve_or_the_page_says_why_there_is_none(
+    chromium: Browser, tmp_path: Path, metric: str, series: str
+) -> None:
+    def measured(levels: dict[str, str], seed: int) -> Outcome:
+        points = {step: value(levels["topology"], "4", seed, step) for step in STEPS}
+        return Outcome(0.5, points=points, series=series, finals=[(metric, 0, 0.25)])
+
+    factors = {"topology": FACTORS["topology"]}
+    with study(tmp_path, factors, measured, seeds=2, metric=metric) as db:
+        page = report.write(report.gather(db, "topology"), tmp_path / "report")
+    with chromium.page(page) as tab:
+        ready(tab)
+        assert tab.value("document.querySelector('#explore-series').value") == series
+        ends = [point["y"] for point in drawn(tab) if point["k"] == "topology=serial 1"][-1:]
+        assert ends == pytest.approx([value("serial", "4", 0, 500)], rel=1e-3)
+        said = tab.value("document.querySelector('#explore-uncurved').innerText")
+        assert ("era accuracy" in said) == (metric != series)
+        assert tab.problems() == []
 
 
 @browser_only

@@ -126,13 +126,14 @@ class StudyData:
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        """Losses of compared runs over training; read on first use, as the answer needs none."""
+        """Curves of compared runs over training; read on first use, as the answer needs none."""
         return results.curves(self.study.name, self.series, self.db, points=POINTS)
 
     @property
     def series(self) -> list[str]:
-        """Names of the curves of the study."""
-        return [self.study.reported] if self.study.own else ["loss", "train_loss"]
+        """Names of the curves of the study; the metric's has no points if it is measured once."""
+        usual = () if self.study.own else ("loss", "train_loss")
+        return list(dict.fromkeys((*usual, self.study.reported)))
 
     @cached_property
     def windows(self) -> dict[str, pd.DataFrame]:

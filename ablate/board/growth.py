@@ -46,7 +46,7 @@ class Growth:
     _table_revision: int = 0
     _table_of: dict[int, Any] = field(default_factory=dict)  # run → state that it shows
     _table_due: float = 0.0  # when it may be made again, by the monotonic clock
-    _series: list[str] = field(default_factory=list)  # names
+    _labels: dict[str, str] = field(default_factory=dict)  # series → what a page calls it
     _curves: dict[str, dict[int, Curve]] = field(default_factory=dict)  # series → run → curve
     _per_step: dict[int, float] = field(default_factory=dict)  # run → tokens of a step
 
@@ -66,7 +66,7 @@ class Growth:
         data = None
         if not self._table or others or (self._table_of != states and now >= self._table_due):
             data = gather(db, self.study)
-            self._series = data.series
+            self._labels = explore.labels_of(data)
         if others:
             changed = list(marks)
             self._curves, self._per_step, self._whole = {}, {}, self.revision + 1
@@ -102,7 +102,7 @@ class Growth:
             "series": [
                 {
                     "name": name,
-                    "label": explore.LABELS.get(name, name),
+                    "label": self._labels[name],
                     "curves": [
                         [run, curve.steps, curve.values]
                         for run, curve in curves.items()
@@ -115,10 +115,10 @@ class Growth:
 
     def _read(self, db: Database, runs: list[int], of: int) -> None:
         """Read the curves of runs again; `of` is the number of all."""
-        most = explore.points_of(of * len(self._series))
-        stride = math.ceil(of * len(self._series) * most / explore.NUMBERS)
+        most = explore.points_of(of * len(self._labels))
+        stride = math.ceil(of * len(self._labels) * most / explore.NUMBERS)
         runs = [run for run in runs if run % stride == 0]
-        found = rows.curves(db, self.study, self._series, None, explore.MOST, runs)
+        found = rows.curves(db, self.study, list(self._labels), None, explore.MOST, runs)
         place = {name: found.columns.index(name) for name in ("series", "run", "step", "tokens")}
         points: dict[tuple[str, int], dict[int, float]] = {}
         for row in found.rows:
@@ -126,7 +126,7 @@ class Growth:
             points.setdefault((name, run), {})[step] = math.nan if row[-1] is None else row[-1]
             if step and tokens:
                 self._per_step[run] = tokens / step
-        for name in self._series:
+        for name in self._labels:
             curves = self._curves.setdefault(name, {})
             for run in runs:
                 curve = points.get((name, run), {})

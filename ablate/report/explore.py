@@ -20,7 +20,7 @@ from ablate import formats, results
 from ablate.figures import style
 from ablate.report.appendix import UNFINISHED
 from ablate.report.data import ReportData
-from ablate.report.labels import plural
+from ablate.report.labels import PHRASES, plural
 from ablate.store.location import DEFAULT
 
 NUMBERS = 120_000  # values of all curves: 0.8 MB of JSON
@@ -35,7 +35,8 @@ def exploration(data: ReportData) -> dict[str, Any]:
     """Return what the section "Explore" shows, ready for JSON: no NaN, no infinity.
 
     Returns:
-        metric: name, label, goal ("min", "max") and places (decimals) of the metric.
+        metric: name, phrase, label (with its unit), goal ("min", "max") and places (decimals) of
+            the metric, and series: the name of its curve, which need not be there.
         database: name of its file, without folders; "" for the default one's.
         factors: names. arms: name, colour ("" for that of the text) and dash of each, in the order
             of the figures. strata: names.
@@ -69,6 +70,8 @@ def without_curves(data: ReportData, per_step: Mapping[int, float]) -> dict[str,
         "database": "" if data.db.path.name == DEFAULT.name else shlex.quote(data.db.path.name),
         "metric": {
             "name": data.study.metric,
+            "series": data.study.reported,
+            "phrase": data.labels.phrase,
             "label": data.labels.axis,
             "goal": data.labels.goal,
             "places": data.places,
@@ -232,7 +235,11 @@ def _series(data: ReportData) -> tuple[list[dict[str, Any]], list[str]]:
         notes.append("Curves of runs that are not compared are left out.")
     else:
         frame = pd.concat([frame, others]) if len(others) else frame
-    return [_curves(str(name), part, points) for name, part in frame.groupby("series")], notes
+    labels = labels_of(data)
+    return [
+        {"name": name, "label": labels[str(name)], **_curves(part, points)}
+        for name, part in frame.groupby("series")
+    ], notes
 
 
 def _with_two_points(curves: pd.DataFrame) -> pd.DataFrame:
@@ -270,10 +277,16 @@ def curve(
     return tuple(map(int, steps)), list(map(_number, values.tolist()))
 
 
-LABELS = {"loss": "held-out loss", "train_loss": "training loss"}
+def labels_of(data: ReportData) -> dict[str, str]:
+    """Return series → what the page calls it, for the curves that the study may have."""
+    reported = data.study.reported
+    if data.study.own:
+        return {reported: reported}
+    usual = {"loss": PHRASES["loss"], "train_loss": "training loss"}
+    return usual | {reported: data.labels.phrase}
 
 
-def _curves(name: str, frame: pd.DataFrame, points: int) -> dict[str, Any]:
+def _curves(frame: pd.DataFrame, points: int) -> dict[str, Any]:
     grids: dict[tuple[int, ...], int] = {}
     runs, at, values = [], [], []
     frame = frame.sort_values(["run", "step"], kind="stable")
@@ -285,14 +298,7 @@ def _curves(name: str, frame: pd.DataFrame, points: int) -> dict[str, Any]:
         runs.append(int(run))
         at.append(grids.setdefault(steps, len(grids)))
         values.append(found)
-    return {
-        "name": name,
-        "label": LABELS.get(name, name),
-        "steps": list(map(list, grids)),
-        "run": runs,
-        "at": _coded(at),
-        "values": values,
-    }
+    return {"steps": list(map(list, grids)), "run": runs, "at": _coded(at), "values": values}
 
 
 # -- values ----------------------------------------------------------------------------------------

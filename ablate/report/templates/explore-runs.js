@@ -9,7 +9,7 @@ function columnsOf(data) {
     { name: "seed", of: (run) => run.seed, show: (run) => String(run.seed), numeric: true },
     { name: "role", of: (run) => run.role, hidden: !state.others },
     { name: "status", of: (run) => run.status },
-    { name: "metric", metric: data.metric.name, title: data.metric.label.replace(/ \(.*/, ""), of: (run) => run.metric, show: (run) => measured(data.metric, run.metric), numeric: true },
+    { name: "metric", metric: data.metric.name, title: data.metric.phrase, of: (run) => run.metric, show: (run) => measured(data.metric, run.metric), numeric: true },
     { name: "parameters", of: (run) => run.params, show: (run) => count(run.params), numeric: true, hidden: !several((run) => run.params) },
     { name: "tokens", of: (run) => run.tokens, show: (run) => count(run.tokens), numeric: true, hidden: !several((run) => run.tokens) },
     { name: "FLOPs", of: (run) => run.flops, show: (run) => count(run.flops), numeric: true, hidden: !several((run) => run.flops) },

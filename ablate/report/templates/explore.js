@@ -34,7 +34,7 @@ async function unpacked(name) {
 // Fill in what was not chosen yet, or is no longer there.
 function choose() {
   const { series, strata, cells } = state.data;
-  if (!series.some((one) => one.name === state.series)) state.series = (series.find((one) => one.name === "loss") ?? series[0])?.name ?? null;
+  if (!series.some((one) => one.name === state.series)) state.series = (metricSeries() ?? series.find((one) => one.name === "loss") ?? series[0])?.name ?? null;
   const its = currentSeries();
   if (state.stratum === undefined || (state.stratum !== null && !strata.includes(state.stratum))) state.stratum = strata.length > SMALL_MULTIPLES ? strata[0] : null;
   const known = its ? axesOf(state.data, its) : ["step"];
@@ -45,6 +45,14 @@ function choose() {
 }
 function currentSeries() {
   return state.data.series.find((one) => one.name === state.series);
+}
+function metricSeries() {
+  return state.data.series.find((one) => one.name === state.data.metric.series);
+}
+// Why the metric cannot be chosen as curve; "" before a run has a value of it.
+function uncurved({ metric, runs }) {
+  const known = runs.some((run) => run.role === "compare" && run.metric !== null);
+  return known && !metricSeries() ? `There is no curve of ${metric.phrase}: each run has one value of it, in the table of runs.` : "";
 }
 // -- the controls, as chosen
 function drawControls() {
@@ -65,6 +73,8 @@ function drawControls() {
   find("charted").checked = state.charted;
   find("others").checked = state.others;
   find("others").parentNode.hidden = data.runs.every((run) => run.role === "compare");
+  find("uncurved").textContent = uncurved(data);
+  find("uncurved").hidden = !uncurved(data);
   find("notes").textContent = data.thinned.join(" ");
   find("notes").hidden = !data.thinned.length;
   legend("arms", groupsOf(data, state.group), state.hidden, (group) => group.name, swatch);
