@@ -50,6 +50,15 @@ def three_digits(value: float) -> str:
     return f"{float(text):,.0f}" if 1e3 <= abs(value) < 1e5 else power(float(text))
 
 
+def two_digits(value: float) -> str:
+    """Return a number with two digits, a larger one in full.
+
+    >>> [two_digits(x) for x in (0.0547, 1.0, 34.2, 349.6, 12_345)]
+    ['0.055', '1', '34', '350', '12,345']
+    """
+    return f"{value:.2g}" if abs(value) < 99.5 else f"{value:,.0f}"
+
+
 MINUS = "−"
 MOST_DECIMALS = 12  # less is the rounding of a loss in 64 bits
 LONG = 5  # numbers that begin after more decimals have a power of ten
@@ -71,6 +80,8 @@ def number(value: float, places: int = 4) -> str:
 
     >>> number(0.0312, 3), number(3.12e-7, 8), number(1.5000000312, 8), number(2e-9, 12)
     ('0.031', '3.1×10⁻⁷', '1.50000003', '2.000×10⁻⁹')
+    >>> number(-3.456e12, 3)
+    '−3.46×10¹²'
     """
     if math.isnan(value):
         return "–"
@@ -80,7 +91,7 @@ def number(value: float, places: int = 4) -> str:
         exponent = math.floor(math.log10(size))
         mantissa = f"{value / 10.0**exponent:.{max(0, places + exponent)}f}"
         return f"{mantissa}×{power(10.0**exponent)}".replace("-", MINUS)
-    return (f"{value:.{places}f}" if abs(value) < 1e9 else f"{value:.3g}").replace("-", MINUS)
+    return (f"{value:.{places}f}" if abs(value) < 1e9 else power(value)).replace("-", MINUS)
 
 
 def signed(value: float, places: int = 4) -> str:
@@ -136,11 +147,7 @@ def duration(seconds: float) -> str:
     """
     for size, least, unit in ((86400, 2 * 86400, "days"), (3600, 5400, "h"), (60, 89.5, "min")):
         if seconds >= least:
-            return (
-                f"{seconds / size:.2g} {unit}"
-                if seconds < 99.5 * size
-                else f"{seconds / size:,.0f} {unit}"
-            )
+            return f"{two_digits(seconds / size)} {unit}"
     return f"{seconds:.2g} s"
 
 

@@ -231,7 +231,7 @@ def test_plan_shows_cells_costs_detectability_and_confounds(ablate: Run, tmp_pat
         # power of the paired t-test: G*Power gives 1.68 for 5 pairs
         "detect an effect of 1.7 standard deviations",
         "after correction for 4 contrasts",
-        "at 1e+10 FLOP/s",
+        "at 10¹⁰ FLOP/s",
         "all cells share lr = 0.003",
         f"Next: ablate run {QUICKSTART}",
     ):

@@ -19,7 +19,7 @@ import pytest
 from browser import PROGRAM, Browser, Page
 from report_study import NAN, Outcome, study, svg_only  # noqa: F401
 
-from ablate import report, store
+from ablate import report, store, units
 from ablate.report import appendix, bundle, explore, pictures, tables
 from ablate.report.document import Figure, shown
 from ablate.report.figure_set import FigureSet
@@ -770,10 +770,13 @@ def test_a_condition_that_cannot_be_read_is_named_and_filters_nothing(
 
 
 @browser_only
-@pytest.mark.parametrize("count", ["76.7T", "1.25 G", "1.25B", "640k", "3.2M", "1,024", "−0.5"])
+@pytest.mark.parametrize(
+    "count", ["76.7T", "1.25 G", "1.25B", "640k", "3.2M", "1,024", "−0.5", "6.6×10¹³", "10¹⁵"]
+)
 def test_numbers_are_read_as_the_table_prints_them(tab: Page, count: str) -> None:
     size = {"T": 1e12, "G": 1e9, "B": 1e9, "M": 1e6, "k": 1e3}
-    number = float(count.rstrip("TGBMk").replace(",", "").replace("−", "-"))
+    powers = {"6.6×10¹³": 6.6e13, "10¹⁵": 1e15}
+    number = powers.get(count) or float(count.rstrip("TGBMk").replace(",", "").replace("−", "-"))
     number *= size.get(count[-1], 1)
     newer = many(3)
     newer["runs"]["flops"] = [0.99 * number, number, 1.01 * number]
@@ -782,6 +785,25 @@ def test_numbers_are_read_as_the_table_prints_them(tab: Page, count: str) -> Non
     assert listed(tab) == [2]
     tab.type("#explore-filter", f'flops>"{count}"')
     assert listed(tab) == [3 if number > 0 else 1]
+
+
+@browser_only
+def test_numbers_look_as_those_of_other_tables(tab: Page) -> None:
+    """Ties such as 12,250 and 0.8125 too, which Python rounds to the even digit."""
+    sizes = [0, 7, 950, 999.7, 12_250, 12_350, 1.125e6, 999_600, 1.25e9, 7.67e13, 2e15, 3.0449e21]
+    metrics = [0.8125, 0.9375, -0.0625, 12.34567, 0.00049, 123456.0, 5e9, -1.5e12, 0.0, 1, 2, 3]
+    newer = many(len(sizes))
+    newer["metric"]["places"] = 3
+    newer["runs"] |= {"params": sizes, "flops": sizes, "metric": metrics}
+    tab.value(f"ablateExplore.update({json.dumps(newer)})")
+    rows = tab.value(
+        "[...document.querySelectorAll('#explore-runs tr')].map("
+        "(row) => [...row.children].map((cell) => cell.textContent))"
+    )
+    shown_of = {name: [row[at] for row in rows[1:]] for at, name in enumerate(rows[0])}
+    assert shown_of["parameters"] == [units.count(size) for size in sizes]
+    assert shown_of["FLOPs"] == [units.power(size) for size in sizes]
+    assert shown_of["loss"] == [units.number(value, 3) for value in metrics]
 
 
 @browser_only

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ from ablate.cli.output import echo
 from ablate.cli.render import Db, RunName, show_all, table, writing
 from ablate.cli.show import digits
 from ablate.formats import printable, shown
-from ablate.units import count
+from ablate.units import count, power
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from ablate.store.details import RunDetails
 
 LOSSES = ("loss", "train_loss")  # held-out first
-SIZES = ("tokens", "n_params", "n_params_body", "flops")
+SIZES: dict[str, Callable[[float], str]] = {
+    **dict.fromkeys(("tokens", "n_params", "n_params_body"), "{:,}".format),
+    "flops": power,
+}
 SHOWN = 10  # points of a curve that are printed as numbers
 BARS = "▁▂▃▄▅▆▇█"
 DRAWN = (".svg", ".pdf", ".png")
@@ -80,7 +83,7 @@ def _parts(runs: Sequence[RunDetails]) -> Iterator[RenderableType]:
     ]
     yield table(
         ["differing field", *names],
-        [(name, *(_field(config.get(name)) for config in configs)) for name in differing],
+        [(name, *(_field(name, config.get(name)) for config in configs)) for name in differing],
     )
     finals = [run.finals for run in runs]
     keys = sorted({*finals[0], *finals[1]})
@@ -110,9 +113,11 @@ def _order(series: str) -> tuple[int, str]:
     return (LOSSES.index(series) if series in LOSSES else len(LOSSES)), series
 
 
-def _field(value: Any) -> str:
+def _field(name: str, value: Any) -> str:
     if isinstance(value, list):
         return json.dumps(value)
+    if name in SIZES and value is not None:
+        return SIZES[name](value)
     return (
         "–"
         if value is None

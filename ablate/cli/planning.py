@@ -14,7 +14,7 @@ from ablate.cli.flags import option
 from ablate.cli.render import Db, console, next_command, table
 from ablate.errors import AblateError
 from ablate.launch.devices import KINDS
-from ablate.units import count, duration, known, memory
+from ablate.units import count, duration, known, memory, power, two_digits
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -243,7 +243,7 @@ def _with_decisions(plan: Plan, db: str | None) -> tuple[Plan, frozenset[str], f
 def _how(forecast: Forecast | None, speed: float | None) -> str:
     """Say what a forecast is based on."""
     if forecast is None or speed:
-        return f"at {speed:.3g} FLOP/s" if speed else ""
+        return f"at {power(speed)} FLOP/s" if speed else ""
     of = "workers on" if forecast.device == "cpu" else "devices such as"
     many = f"{forecast.side_by_side} {of} " if forecast.side_by_side > 1 else ""
     start = f", after about {duration(forecast.start)} of start-up" if forecast.start else ""
@@ -357,10 +357,10 @@ def _cells(
         "tokens": [_number(cost.tokens, count) for cost in costs],
         "steps": [_number(cost.steps, "{:,}".format) for cost in costs],
         "epochs": [
-            "" if cell.run.kind == "finetune" else _number(cell.epochs, "{:.2g}".format)
+            "" if cell.run.kind == "finetune" else _number(cell.epochs, two_digits)
             for cell in cells
         ],
-        "FLOPs": [_number(cost.flops, "{:.2e}".format) for cost in costs],
+        "FLOPs": [_number(cost.flops, power) for cost in costs],
         "memory": [_number(cost.bytes, memory) for cost in costs],
     }
     columns = {"cell": [name for name, _ in rows]} | {
@@ -546,8 +546,7 @@ def _costs(plan: Plan, price: Price, forecast: Forecast | None, how: str) -> Ite
     if price.unknown == price.runs:
         yield f"In all: {each}{compared} runs{tuning}{same}"
         return
-    flops = known(price.flops, "{:.2e}".format)
-    size = f"{known(price.tokens, count)} tokens, {flops} FLOPs"
+    size = f"{known(price.tokens, count)} tokens, {known(price.flops, power)} FLOPs"
     left_out = f" (without {price.unknown} runs of unknown cost)" if price.unknown else ""
     time = ". To estimate the time, add --device auto"
     if forecast:

@@ -12,7 +12,7 @@ import typer
 from ablate.cli.output import echo
 from ablate.cli.render import Db, RunName, show_all, table
 from ablate.formats import number, printable, shown
-from ablate.units import listed
+from ablate.units import known, listed, power
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -86,9 +86,8 @@ def _parts(run: RunDetails) -> Iterator[RenderableType]:
         if row["n_params"]
         else "size unknown"
     )
-    tokens = "unknown" if row["tokens"] is None else f"{row['tokens']:,}"
-    flops = "unknown" if row["flops"] is None else f"{row['flops']:.3g}"
-    yield f"{sizes}; {tokens} tokens, {flops} FLOPs"
+    tokens = known(row["tokens"], "{:,}".format)
+    yield f"{sizes}; {tokens} tokens, {known(row['flops'], power)} FLOPs"
     yield _fields(run)
     if run.attempts:
         yield _attempts(run.attempts)

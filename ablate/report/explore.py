@@ -26,6 +26,7 @@ from ablate.store.location import DEFAULT
 NUMBERS = 120_000  # values of all curves: 0.8 MB of JSON
 FEWEST, MOST = 12, 200  # points of a curve
 DIGITS = 4  # significant ones, of a value of a curve or a cost
+LARGE = 1e30  # a smaller integer has all digits, for the page to round it as tables do
 LINES = 20  # of an error or a log: its last ones
 WIDTH = 300  # characters of a line of these
 LOGS = 100  # attempts whose logs are read: the newest that did not complete
@@ -326,7 +327,7 @@ def _floats(values: Iterable[Any]) -> list[float]:
 def _number(value: float) -> float | int | None:
     if not math.isfinite(value):
         return None
-    if value.is_integer() and abs(value) < 1e15:
+    if value.is_integer() and abs(value) < LARGE:
         return int(value)
     return float(f"{value:.{DIGITS}g}")
 

@@ -46,6 +46,10 @@ function layers(data, chosen, x, y, grid) {
     },
   ];
 }
+const WRITTEN = { count, power, digits }; // functions that axes write numbers with
+function ticks(write) {
+  return `${write.name}(datum.value${write === digits ? ", 6" : ""})`;
+}
 const ENDS = ["low", "high"];
 function scaleOf(log, which) {
   return { type: log ? "log" : "linear", ...(log ? {} : { zero: false }), nice: false, domain: ENDS.map((end) => ({ expr: `${which}_${end}` })) };
@@ -58,8 +62,8 @@ function specOf(data, chosen, series, width) {
   const columns = several ? Math.max(1, Math.min(strata.length, Math.floor(width / 300))) : 1;
   const across = Math.floor((width - 64 - 66 * (columns - 1)) / columns);
   const panel = (stratum, at) => {
-    const x = { title: at + columns < strata.length ? null : axis.title, scale: scaleOf(chosen.xlog, `x${at}`), axis: { format: axis.format, tickCount: Math.max(2, Math.floor(across / 80)), grid: false } };
-    const y = { title: at % columns ? null : series.label, scale: scaleOf(chosen.ylog, `y${at}`), axis: { tickCount: 5, format: "~g" } };
+    const x = { title: at + columns < strata.length ? null : axis.title, scale: scaleOf(chosen.xlog, `x${at}`), axis: { labelExpr: ticks(axis.write === duration ? digits : axis.write), tickCount: Math.max(2, Math.floor(across / 80)), grid: false } };
+    const y = { title: at % columns ? null : series.label, scale: scaleOf(chosen.ylog, `y${at}`), axis: { tickCount: 5, labelExpr: ticks(digits) } };
     return {
       name: `panel${at}`, width: Math.max(120, across), height: several ? 210 : Math.min(400, Math.max(260, width / 2)), ...(several ? { title: { text: stratum, limit: across } } : {}),
       transform: [{ filter: { field: "s", equal: stratum } }], layer: layers(data, chosen, x, y, `grid${at}`),
@@ -73,7 +77,7 @@ function signalsOf(ranges) {
 async function embed(host, spec, points, ranges, config) {
   const values = new Map(signalsOf(ranges).map(({ name, value }) => [name, value]));
   const { view, finalize } = await vegaEmbed(host, { ...spec, datasets: { points } }, {
-    mode: "vega-lite", actions: false, renderer: "canvas", tooltip: false, defaultStyle: false, ast: false, config,
+    mode: "vega-lite", actions: false, renderer: "canvas", tooltip: false, defaultStyle: false, ast: false, config, expressionFunctions: WRITTEN,
     patch: (compiled) => {
       for (const signal of compiled.signals) {
         if (values.has(signal.name)) signal.value = values.get(signal.name);
@@ -213,7 +217,7 @@ function closest(values, wanted) {
 }
 function describe({ line, at }) {
   const axis = AXES[state.x];
-  const x = state.x === "time" ? duration(line.xs[at]) : `${axis.title.replace("training ", "")} ${count(line.xs[at])}`;
+  const x = `${state.x === "time" ? "" : `${axis.title.replace("training ", "")} `}${axis.write(line.xs[at])}`;
   const who = line.low && line.runs.length > 1
     ? `mean of ${line.runs.length} runs` : `run ${line.runs[0].run}, seed ${line.runs[0].seed}`;
   const range = line.low && line.runs.length > 1 ? ` (${digits(line.low[at])} to ${digits(line.high[at])})` : "";

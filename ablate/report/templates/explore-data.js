@@ -65,22 +65,41 @@ function differing(data, one, other) {
   const names = new Set([...Object.keys(a), ...Object.keys(b)]);
   return [...names].filter((name) => JSON.stringify(a[name]) !== JSON.stringify(b[name]));
 }
-// -- numbers and elements
-function digits(value, places = 4) {
+// -- numbers, as ablate/units.py writes them, and elements
+const SUPERSCRIPT = { "-": "⁻", ...Object.fromEntries([..."⁰¹²³⁴⁵⁶⁷⁸⁹"].entries()) };
+// Python rounds a tie to the even digit, JavaScript away from zero: a value just below it is rounded alike. `kept`: significant digits.
+function untied(value, kept) {
+  const all = value.toExponential(40).replace(/e.*|\D/g, "");
+  return /^[02468]50*$/.test(all.slice(kept - 1)) ? value * (1 - 1e-15) : value;
+}
+function precise(value, kept) {
+  return untied(value, kept).toPrecision(kept);
+}
+function fixed(value, places) {
+  const exponent = Number(value.toExponential().split("e")[1]);
+  return untied(value, places + exponent + 1).toFixed(places).replace("-", "−");
+}
+// 3.04×10¹⁴
+function power(value, kept = 3) {
+  if (value === null || value === undefined) return "–";
+  if (value === 0) return "0";
+  const [head, exponent] = Number(precise(value, kept)).toExponential().split("e");
+  const ten = `10${[...String(Number(exponent))].map((sign) => SUPERSCRIPT[sign]).join("")}`;
+  return head === "1" ? ten : `${head.replace("-", "−")}×${ten}`;
+}
+function digits(value, kept = 4) {
   if (value === null || value === undefined) return "–";
   if (Number.isInteger(value) && Math.abs(value) < 1e12) return value.toLocaleString("en").replace("-", "−");
-  if (value !== 0 && (Math.abs(value) >= 1e6 || Math.abs(value) < 1e-3)) {
-    const [head, power] = value.toExponential(places - 1).split("e");
-    return `${Number(head)}e${Number(power)}`.replace(/-/g, "−");
-  }
-  return Number(value.toPrecision(places)).toLocaleString("en", { maximumFractionDigits: 9 }).replace("-", "−");
+  if (value !== 0 && (Math.abs(value) >= 1e6 || Math.abs(value) < 1e-3)) return power(value, kept);
+  return Number(precise(value, kept)).toLocaleString("en", { maximumFractionDigits: 9 }).replace("-", "−");
 }
 function count(value) {
   if (value === null || value === undefined) return "–";
-  for (const [size, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
-    if (value >= size) return `${Number((value / size).toPrecision(3))}${letter}`;
+  if (Math.abs(value) >= 1e15) return power(value);
+  for (const [size, letter] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]]) {
+    if (Math.abs(value) >= size * 0.9995) return `${Number(precise(value / size, 3))}${letter}`;
   }
-  return digits(value);
+  return String(Number(precise(value, 3)));
 }
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
@@ -91,8 +110,8 @@ function duration(seconds) {
 }
 // A value of the metric, with the decimals that it has everywhere.
 function measured(metric, value) {
-  if (value === null || value === undefined || Math.abs(value) >= 1e9) return digits(value);
-  return value.toFixed(metric.places).replace("-", "−");
+  if (value === null || value === undefined || Math.abs(value) >= 1e9) return power(value);
+  return fixed(value, metric.places);
 }
 // element("td", { class: "n" }, "text", node, …): texts are never read as HTML
 function element(name, attributes = {}, ...children) {

@@ -82,7 +82,7 @@ function facts(data, runs) {
     [data.metric.label, (run) => measured(data.metric, run.metric)],
     ["parameters", (run) => digits(run.params)],
     ["tokens", (run) => digits(run.tokens)],
-    ["FLOPs", (run) => digits(run.flops, 3)],
+    ["FLOPs", (run) => power(run.flops)],
     ["training time", (run) => duration(run.seconds)],
     ["device", (run) => last(run).device ?? "–"],
     ["code version", (run) => last(run).commit ?? "–"],
@@ -181,14 +181,14 @@ async function drawCurves(runs, baseline) {
     data: { values: points }, width: Math.max(200, host.clientWidth - 20), height: 200, autosize: { type: "fit", contains: "padding" },
     mark: { type: "line", clip: true, point: points.length < 40 * names.length },
     encoding: {
-      x: { field: "x", type: "quantitative", title: AXES.step.title, axis: { format: "~s", grid: false, tickCount: 5 } },
-      y: { field: "y", type: "quantitative", title: curvesOf(shown[0])?.label ?? "", scale: { zero: false, domain: y, nice: true }, axis: { tickCount: 5, format: "~g" } },
+      x: { field: "x", type: "quantitative", title: AXES.step.title, axis: { labelExpr: ticks(count), grid: false, tickCount: 5 } },
+      y: { field: "y", type: "quantitative", title: curvesOf(shown[0])?.label ?? "", scale: { zero: false, domain: y, nice: true }, axis: { tickCount: 5, labelExpr: ticks(digits) } },
       color: { field: "name", type: "nominal", sort: names, scale: { domain: names, range: shades }, legend },
       strokeDash: { field: "name", type: "nominal", sort: names, scale: { domain: names, range: [[1, 0], [5, 3]] }, legend },
     },
   };
   const config = look(state.data);
-  const made = await vegaEmbed(host, spec, { actions: false, renderer: "canvas", tooltip: false, defaultStyle: false, config: { ...config, legend: { labelColor: css("--ink"), labelFontSize: 12 } } });
+  const made = await vegaEmbed(host, spec, { actions: false, renderer: "canvas", tooltip: false, defaultStyle: false, expressionFunctions: WRITTEN, config: { ...config, legend: { labelColor: css("--ink"), labelFontSize: 12 } } });
   if (drawer.finalize) drawer.finalize();
   drawer.finalize = made.finalize;
 }

@@ -1,9 +1,9 @@
 // The lines of the chart: curves of runs, smoothed, and their means, with the range of the axes that shows them.
 const AXES = {
-  step: { title: "optimiser step", of: null, format: "~s" },
-  tokens: { title: "training tokens", of: "tokens", format: "~s" },
-  flops: { title: "training FLOPs", of: "flops", format: "~g" },
-  time: { title: "training time (s)", of: "seconds", format: "~g" },
+  step: { title: "optimiser step", of: null, write: count },
+  tokens: { title: "training tokens", of: "tokens", write: count },
+  flops: { title: "training FLOPs", of: "flops", write: power },
+  time: { title: "training time (s)", of: "seconds", write: duration },
 };
 const EARLY = 0.2; // share of training, with its steep fall, that the vertical axis does not fit
 const SMOOTHED = 200; // parts of training, of each of which a smoothed curve keeps the chosen weight: points of the longest curves

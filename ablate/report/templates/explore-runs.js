@@ -12,7 +12,7 @@ function columnsOf(data) {
     { name: "metric", metric: data.metric.name, title: data.metric.phrase, of: (run) => run.metric, show: (run) => measured(data.metric, run.metric), numeric: true },
     { name: "parameters", of: (run) => run.params, show: (run) => count(run.params), numeric: true, hidden: !several((run) => run.params) },
     { name: "tokens", of: (run) => run.tokens, show: (run) => count(run.tokens), numeric: true, hidden: !several((run) => run.tokens) },
-    { name: "FLOPs", of: (run) => run.flops, show: (run) => count(run.flops), numeric: true, hidden: !several((run) => run.flops) },
+    { name: "FLOPs", of: (run) => run.flops, show: (run) => power(run.flops), numeric: true, hidden: !several((run) => run.flops) },
     { name: "time", title: "training time", of: (run) => run.seconds, show: (run) => duration(run.seconds), numeric: true, hidden: data.runs.every((run) => run.seconds === null) },
     { name: "attempts", of: (run) => run.attempts, numeric: true, hidden: !several((run) => run.attempts) },
   ];
@@ -21,13 +21,15 @@ function columnsOf(data) {
   return [...columns, ...factors, ...fields];
 }
 const PARTS = /("[^"]*"|[^\s"<>=!]+)\s*(!=|<=|>=|=|<|>)\s*((?:"[^"]*"?|[^\s"])*)|(?:"[^"]*"?|[^\s"])+/g; // name, sign and value of a condition, or a word
+const ASCII = Object.fromEntries(Object.entries(SUPERSCRIPT).map(([sign, raised]) => [raised, sign]));
 const UNITS = { "": 1, k: 1e3, m: 1e6, g: 1e9, b: 1e9, t: 1e12, s: 1, min: 60, h: 3600 };
 function plain(text) {
   return String(text).replace(/["\s,]/g, "").replace(/−/g, "-").toLowerCase();
 }
-// A number as the table prints it: 1,024, −0.5, 76.7T, 3.2 min. NaN for another text.
+// A number as the table prints it: 1,024, −0.5, 12.8M, 6.6×10¹³, 3.2 min. NaN for another text.
 function numberIn(text) {
-  const [, number, unit] = /^(.*?\d\.?)([a-z]*)$/.exec(plain(text)) ?? [];
+  const ascii = plain(text).replace(/(^|×)10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)$/, (_, times, raised) => `${times ? "" : 1}e${[...raised].map((sign) => ASCII[sign]).join("")}`);
+  const [, number, unit] = /^(.*?\d\.?)([a-z]*)$/.exec(ascii) ?? [];
   return number === undefined || !(unit in UNITS) ? NaN : Number(number) * UNITS[unit];
 }
 // A column by its name, its heading, or the name of the metric.
