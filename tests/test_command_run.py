@@ -17,6 +17,7 @@ from launch_helpers import Launcher, launch, processes, rows, wait_for, workers
 
 from ablate import analysis, report, store
 from ablate.analysis import records
+from ablate.errors import AblateError
 from ablate.launch import pool
 from ablate.launch.devices import Device
 from ablate.plan import Plan, plan
@@ -303,6 +304,43 @@ def test_a_script_without_the_step_or_name_that_decides_fails_with_what_it_repor
     launch(plan(load(str(tmp_path / "own.toml"))), tmp_path / "b.db")
     ((error,),) = rows(tmp_path / "b.db", "SELECT DISTINCT error FROM attempt")
     assert "metric 'valloss'; it reported other and val_loss: name one of them" in error
+
+
+@pytest.mark.parametrize(
+    ("command", "metric", "named"),
+    [
+        ("at = 9", "val_loss", ["own.toml, line 11", "at step 9, but 4 from step 1 to 4"]),
+        ("", "valloss", ["own.toml, line 4", "'valloss'", "other and val_loss"]),
+        ('at = "best"', "valloss", ["own.toml, line 4", "'valloss'", "other and val_loss"]),
+    ],
+)
+def test_shared_runs_without_the_value_that_decides_are_refused(
+    tmp_path: Path, command: str, metric: str, named: list[str]
+) -> None:
+    """They would be complete runs without a value, and their pairs lost."""
+    path = tmp_path / "a.db"
+    launch(planned(tmp_path, seeds=[0]), path)
+    planned(tmp_path, seeds=[0], command=command)
+    file = tmp_path / "own.toml"
+    text = file.read_text().replace('"own"', '"again"').replace('"val_loss"', f'"{metric}"')
+    file.write_text(text)
+    with pytest.raises(AblateError) as refused:
+        launch(plan(load(str(file))), path)
+    assert all(word in str(refused.value) for word in ["2 complete runs", *named])
+    assert rows(path, "SELECT name FROM study") == [("own",)]
+
+
+def test_the_best_of_another_metric_is_found_in_stored_curves(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    launch(planned(tmp_path, seeds=[0]), path)
+    planned(tmp_path, seeds=[0], command='at = "best"')
+    file = tmp_path / "own.toml"
+    file.write_text(file.read_text().replace('"own"', '"again"').replace('"val_loss"', '"other"'))
+    launch(plan(load(str(file))), path)
+    best = "SELECT min(value) FROM all_curves WHERE study = 'again' AND series = 'other'"
+    found = rows(path, "SELECT min(metric) FROM runs WHERE study = 'again'")
+    assert found == rows(path, best) and found != [(None,)]
+    assert rows(path, "SELECT count(*) FROM attempt") == [(2,)]
 
 
 def test_nothing_imports_torch(tmp_path: Path) -> None:

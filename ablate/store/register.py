@@ -25,6 +25,9 @@ from ablate.store import code, schema, views
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, revalidate
 from ablate.store.replaced import dropped, results
+from ablate.study import Study
+from ablate.study.source import Source
+from ablate.units import listed
 
 
 def register(db: Database, plan: Plan, *, replace: bool = False) -> int:
@@ -41,7 +44,8 @@ def register(db: Database, plan: Plan, *, replace: bool = False) -> int:
 
     Raises:
         AblateError: Another study shares a run but measures it by other means: a run has each final
-            once. Or the study of this name has results that the plan would drop.
+            once. Or the study of this name has results that the plan would drop. Or a script that
+            has ended did not report the value that decides.
     """
     with db.begin() as connection:
         return register_in(connection, plan, db.path, replace=replace)
@@ -73,25 +77,77 @@ def register_in(connection: Connection, plan: Plan, path: Path, *, replace: bool
         refuse_other_measures(connection, study_id, plan.study.evaluation)
         revalidate(connection, study_id, plan.study.evaluation)
         if plan.study.own:
-            _final_at(connection, study_id, plan.study.metric)
+            _final_of_curve(connection, study_id, plan.study.metric, plan.study.goal)
+        if plan.study.command:
+            _refuse_unreported(connection, study_id, plan.study)
     return study_id
 
 
-def _final_at(connection: Connection, study_id: int, metric: str) -> None:
-    """Store the value at a step that decides a study for runs that ended before it was asked for.
+_COMPLETE = (
+    "run.status = 'complete' AND run.id IN (SELECT run_id FROM member JOIN cell ON cell.id ="
+    " cell_id WHERE study_id = :study AND active)"
+)
 
-    A script is not run again for a number that its curve has.
+
+def _final_of_curve(connection: Connection, study_id: int, metric: str, goal: str) -> None:
+    """Store the value that decides a study for runs that ended before it was asked for.
+
+    A script is not run again for a number that its curve has: the one at a step, or the best one.
     """
     name, at = metrics.final(metric)
-    if "@" in metric:
-        connection.exec_driver_sql(
-            "INSERT INTO final (run_id, name, at, value) SELECT run.id, series.name, ?, value FROM"
+    series = name.removeprefix("best ")
+    if at:
+        value, which = "value", "AND step = :at"
+    elif series != name:
+        value = "min(value)" if goal == "min" else "max(value)"
+        which = "AND abs(value) < 9e999 GROUP BY run.id"
+    else:
+        return
+    connection.execute(
+        text(
+            f"INSERT INTO final (run_id, name, at, value) SELECT run.id, :name, :at, {value} FROM"
             " run JOIN metric ON metric.run_id = run.id JOIN series ON series.id = series_id WHERE"
-            " run.status = 'complete' AND series.name = ? AND step = ? AND run.id IN (SELECT run_id"
-            " FROM member JOIN cell ON cell.id = cell_id WHERE study_id = ?) ON CONFLICT DO"
-            " NOTHING",
-            (at, name, int(at), study_id),
+            f" {_COMPLETE} AND series.name = :series {which} ON CONFLICT DO NOTHING"
+        ),
+        {"name": name, "at": at, "series": series, "study": study_id},
+    )
+
+
+def _refuse_unreported(connection: Connection, study_id: int, study: Study) -> None:
+    """Raise `AblateError` if complete runs lack the value that decides: they do not run again."""
+    name, at = metrics.final(study.metric)
+    lacking = list(
+        connection.execute(
+            text(
+                f"SELECT run.id FROM run WHERE {_COMPLETE} AND NOT EXISTS (SELECT 1 FROM final"
+                " WHERE run_id = run.id AND name = :name AND at = :at) ORDER BY run.id"
+            ),
+            {"name": name, "at": at, "study": study_id},
+        ).scalars()
+    )
+    if not lacking:
+        return
+    reported = {
+        series: (first, last, points)
+        for series, first, last, points in connection.exec_driver_sql(
+            "SELECT series.name, min(step), max(step), count(*) FROM metric JOIN series ON"
+            " series.id = series_id WHERE run_id = ? GROUP BY series.name",
+            (lacking[0],),
         )
+    }
+    runs = "1 complete run" if len(lacking) == 1 else f"{len(lacking):,} complete runs"
+    begin = f"{runs} in the database, which this study shares and does not train again, reported no"
+    source = Source(study.path, study.toml)
+    if at and name in reported:
+        first, last, points = reported[name]
+        raise AblateError(
+            f"{source.where('command', 'at')}: {begin} {name!r} at step {at:g}, but {points} from"
+            f" step {first} to {last}: change [command] at"
+        )
+    raise AblateError(
+        f"{source.where('metric')}: {begin} {name.removeprefix('best ')!r}, but"
+        f" {listed(reported, most=10) or 'no number at all'}: name one of them as metric"
+    )
 
 
 def would_drop(db: Database, plan: Plan) -> str:
