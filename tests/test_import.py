@@ -360,6 +360,19 @@ def test_the_same_file_again_adds_nothing_and_a_grown_one_what_is_new(ablate: Ru
     assert after.loc[before["run"], "metric"].tolist() == before["metric"].tolist()
 
 
+def test_runs_of_another_study_are_not_said_to_have_been_there(ablate: Run) -> None:
+    frame = table()
+    frame[frame["seed"] < 3].to_csv("first.csv", index=False)
+    done(ablate, "first.csv", "--study", "s", *NAMED)
+    said = done(ablate, "first.csv", "--study", "t", *NAMED)
+    assert "0 added, 12 shared" in said and "were there" not in said
+    frame.to_csv("all.csv", index=False)
+    done(ablate, "all.csv", "--study", "s", *NAMED)
+    said = done(ablate, "all.csv", "--study", "t", *NAMED)
+    assert "0 added, 12 were there, 8 shared" in said
+    assert counts("t") == {"complete": 20}
+
+
 def test_a_level_that_is_a_word_leaves_the_numbers_beside_it(ablate: Run) -> None:
     frame = table(3).drop(columns="optimizer").drop_duplicates(["depth", "seed"])
     frame.to_csv("runs.csv", index=False)

@@ -145,9 +145,13 @@ def import_(
 
 def _said(prepared: Prepared, added: int) -> str:
     """Return a sentence with the numbers of cells, seeds and runs."""
-    study, known = prepared.plan.study, len(prepared.numbers) - added
+    study = prepared.plan.study
     cells, seeds = len(prepared.plan.cells), len(study.seeds)
+    before = {one.run.key for one in prepared.before.runs} if prepared.before else set()
+    known = sum(one.key in before for one in prepared.numbers)
+    shared = len(prepared.numbers) - added - known
     were = f", {known:,} were there" if known else ""
+    were += f", {shared:,} shared with another study" if shared else ""
     return (
         f"{study.name}: {cells:,} cells, {seeds:,} seed{'s' * (seeds > 1)},"
         f" {len(prepared.plan.runs):,} runs; {added:,} added{were}."
