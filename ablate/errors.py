@@ -14,6 +14,17 @@ class UnlocatedError(AblateError):
     """An error that no line of a study file caused, found while one was read."""
 
 
+class UnknownError(AblateError):
+    """An error for a word that is not among its choices, see `unknown`.
+
+    Attributes:
+        word: What was given.
+        begin: What the error says up to the word.
+    """
+
+    word = begin = ""
+
+
 def missing(library: str, extra: str = "") -> AblateError:
     """Return the error for a library that is not installed.
 
@@ -39,7 +50,7 @@ def written(value: object) -> str:
         return "a value too large to print"
 
 
-def unknown(kind: str, word: object, choices: Iterable[object], where: str = "") -> AblateError:
+def unknown(kind: str, word: object, choices: Iterable[object], where: str = "") -> UnknownError:
     """Return the error for a word that is not among its choices.
 
     Args:
@@ -53,9 +64,12 @@ def unknown(kind: str, word: object, choices: Iterable[object], where: str = "")
     """
     choices = list(choices)
     meant = nearest(word, choices)
-    return AblateError(
+    begin = f"unknown {kind} {written(word if isinstance(word, bool) else str(word)):.100}"
+    error = UnknownError(
         (f"{where}: " if where else "")
-        + f"unknown {kind} {written(word if isinstance(word, bool) else str(word)):.100}"
+        + begin
         + (f"; did you mean {meant!r}?" if meant else ".")
         + f" Choices: {', '.join(map(str, choices))}."
     )
+    error.word, error.begin = str(word), begin
+    return error

@@ -8,9 +8,10 @@ Readers of a database do not load them.
 from __future__ import annotations
 
 import linecache
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -129,6 +130,23 @@ def version(name: str, folder: Path) -> str | None:
         return _read(name, folder).version
     except AblateError:
         return None
+
+
+def registering(word: str, folder: Path) -> str:
+    """Return the name of a Python file in a folder that has a level, metric or field of a name.
+
+    The files are not run.
+
+    Returns:
+        "" where no file has it.
+    """
+    made = re.compile(rf"""\b(?:level|metric|Field)\([^()]*?["']{re.escape(word)}["']""")
+    for file in sorted(folder.glob("*.py")):
+        with suppress(OSError):
+            text = file.read_text(encoding="utf-8", errors="replace")
+            if made.search(text):
+                return file.name
+    return ""
 
 
 def _package(name: str) -> Code:

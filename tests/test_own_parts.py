@@ -413,7 +413,7 @@ class Other(nn.Module):
         (MODULE.replace("def forward", "def __init__(self, dim): ...\n    def forward"), ["'dim'"]),
         (MODULE.replace("(nn.Module)", ""), ["'other'", "torch.nn.Module"]),
         ("import beside\n" + MODULE, ["imports beside.py"]),
-        (MODULE.replace('"activation"', '"norm"'), ["a level of norm", "one of", "norm_kind"]),
+        (MODULE.replace('"activation"', '"norm"'), ["a level of norm", "did you mean norm_kind"]),
         (MODULE.replace(', meaning="x"', ""), ["'other' (Other)", "meaning"]),
         (
             MODULE.replace(
@@ -495,6 +495,32 @@ def test_a_name_that_does_not_serve_is_one_line(use: str, said: list[str], parts
     with pytest.raises(AblateError) as error:
         planned(parts, STUDY.replace('["parts.py"]', use))
     assert all(word in str(error.value) for word in said) and "line 4" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("n_layer = 2", "n_layer = 2\npower = 3.0", 9),
+        ('"relu"', '"squared"', 15),
+        ("[base]", 'metric = "letters"\n[base]', 7),
+    ],
+)
+@pytest.mark.parametrize("other", [(), ("tokens.py",)])
+def test_a_word_of_a_file_that_use_does_not_name_is_told_of_its_file(
+    old: str, new: str, line: int, other: tuple[str, ...], parts: Path
+) -> None:
+    (parts / "parts.py").rename(parts / "mine.py")
+    with (parts / "mine.py").open("a") as file:
+        file.write('\n@metric("letters", goal="min", meaning="m")\ndef letters(): ...\n')
+    for name in other:
+        (parts / name).write_text(MODULE)
+    use = 'use = ["tokens.py"]' if other else ""
+    text = STUDY.replace('use = ["parts.py"]', use).replace("squared", "relu").replace(old, new)
+    with pytest.raises(AblateError) as error:
+        planned(parts, text.replace('mlp = ["dense", "paired"]', ""))
+    assert str(error.value).startswith(f"{parts / 'mine.toml'}, line {line}: unknown")
+    names = ", ".join(f'"{name}"' for name in (*other, "mine.py"))
+    assert str(error.value).endswith(f"add use = [{names}]")
 
 
 @pytest.mark.parametrize(

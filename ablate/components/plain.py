@@ -13,6 +13,7 @@ from typing import Any, ClassVar, get_origin, get_type_hints
 
 from ablate.components.base import Component, Config, Field
 from ablate.errors import AblateError
+from ablate.units import listed
 
 GIVEN = ("config", "width", "params")  # arguments of a constructor that are no fields of a run
 
@@ -78,10 +79,12 @@ def component(made: Any, factor: str, fields: Mapping[str, Any], who: str) -> ty
             package = ".".join(base.plain_class[0].split(".")[:2])
             accepted.append(f"a {package}.{base.plain_class[1]}")
         accepted += ["a function"] * of_function
-        raise AblateError(
-            f"{who} cannot be a level of {factor}, which is {' or '.join(accepted)}"
-            + ("" if base.adapter else f"; a plain module is one of {', '.join(_of_modules())}")
-        )
+        error = f"{who} cannot be a level of {factor}, which is {' or '.join(accepted)}"
+        if not base.adapter:
+            meant = [name for name in _of_modules() if factor in name.split("_")]
+            error += f"; did you mean {listed(meant, 'or')}?" if meant else "."
+            error += f" Plain modules are levels of {', '.join(_of_modules())}"
+        raise AblateError(error)
     own = own_fields(made, who)
     attributes: dict[str, Any] = {
         "__doc__": made.__doc__,

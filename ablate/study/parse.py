@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import combinations as pairs_of
 from math import prod
 from pathlib import Path
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ablate import metrics, outside
 from ablate.code import Code
 from ablate.components import CATALOGUE
-from ablate.errors import AblateError, unknown, written
+from ablate.errors import AblateError, UnknownError, unknown, written
 from ablate.evaluation import CHANCE, FILLED_IN, LABELLED, WIDEST_BEAM, Evaluation
 from ablate.study import command as commands
 from ablate.study import imported, ray, slurm, tables
@@ -105,6 +106,26 @@ def parse(text: str, path: Path) -> Study:
     """
     source = Source(path, text)
     file = _read(source)
+    with _naming_parts(file, path.parent):
+        return _study(source, file)
+
+
+@contextmanager
+def _naming_parts(file: StudyFile, folder: Path) -> Iterator[None]:
+    """Say of an unknown word, instead of its choices, which file beside the study registers it."""
+    try:
+        yield
+    except UnknownError as error:
+        takes_parts = file.command is None and file.imported is None
+        beside = outside.registering(error.word, folder) if takes_parts else ""
+        if beside and beside not in file.use:
+            use = ", ".join(f'"{name}"' for name in (*file.use, beside))
+            begin = str(error).partition(error.begin)[0] + error.begin
+            error.args = (f"{begin}; {beside} has it: add use = [{use}]",)
+        raise
+
+
+def _study(source: Source, file: StudyFile) -> Study:
     command, at = _command(source, file)
     own = command is not None or file.imported is not None
     names: Names = TransformerNames([one for one in OF_TABLE if getattr(file, one) is not None])
@@ -187,8 +208,8 @@ def parse(text: str, path: Path) -> Study:
         finetunes=file.finetune is not None,
         starts=file.start is not None,
         imported=file.imported is not None,
-        path=path,
-        toml=text,
+        path=source.path,
+        toml=source.text,
     )
 
 

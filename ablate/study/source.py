@@ -100,7 +100,8 @@ def prefixed(file: Path, prefix: Callable[[str], str]) -> Iterator[None]:
     except AblateError as error:
         if str(error).startswith(str(file)):
             raise
-        raise AblateError(f"{prefix(str(error))}: {error}") from None
+        error.args = (f"{prefix(str(error))}: {error}",)
+        raise
 
 
 def located(source: Source, *path: object) -> AbstractContextManager[None]:
