@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class AblateError(Exception):
@@ -48,6 +48,11 @@ def written(value: object) -> str:
         return str(value).lower() if isinstance(value, bool) else repr(value)
     except (RecursionError, ValueError):  # nested without end, or a number of 5,000 digits
         return "a value too large to print"
+
+
+def assigned(values: Mapping[str, object]) -> list[str]:
+    """Return fields as a study file writes them: "norm_p = 2.0"."""
+    return [f"{name} = {written(value)}" for name, value in values.items()]
 
 
 def unknown(kind: str, word: object, choices: Iterable[object], where: str = "") -> UnknownError:

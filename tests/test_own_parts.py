@@ -483,6 +483,33 @@ def test_a_part_that_fails_in_a_model_is_one_line(
     assert "\n" not in str(error.value)
 
 
+BOUNDED = """
+    fields = (Field("bound", float, 1.0, "Largest value."),)
+    def __init__(self, bound):
+        super().__init__()
+        self.bound = bound
+        assert bound < 4, "so large"
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(4.0, "constructor fails: AssertionError: so large"), (2.0, "RuntimeError")]
+)
+def test_an_error_of_a_part_names_the_cell_and_the_value_of_its_field(
+    value: float, said: str, parts: Path
+) -> None:
+    text = MODULE.replace("    def f", f"{BOUNDED}    def f")
+    text = text.replace("return x", "return x if self.bound < 2 else x @ torch.ones(3)")
+    (parts / "mine.py").write_text(text)
+    study = STUDY.replace('["parts.py"]', '["parts.py", "mine.py"]')
+    study = study.replace("[factors]", f"bound = {value}\n[factors]").replace("squared", "other")
+    with pytest.raises(AblateError) as error:
+        planned(parts, study.replace('mlp = ["dense", "paired"]', ""))
+    cell = f"{parts / 'mine.toml'}, line 16: cell 'activation=other': activation = 'other', "
+    assert str(error.value).startswith(f"{cell}bound = {value} (mine.py, line "), str(error.value)
+    assert said in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("use", "said"),
     [

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, get_origin
 
-from ablate.errors import AblateError
+from ablate.errors import AblateError, assigned
 
 TAKEN = (  # columns that every table of results has: no names for factors
     "study",
@@ -203,6 +203,15 @@ class Component:
     def of_plain(cls, names: set[str]) -> dict[str, Any]:
         """Return class attributes that follow from what a plain module of this base defines."""
         return {}
+
+    def called(self, config: Config) -> str:
+        """Return the level as errors name it, with the values that the run gives its own fields.
+
+        Args:
+            config: The run.
+        """
+        values = {field.name: getattr(config, field.name) for field in self.fields}
+        return ", ".join([f"{self.factor} = {self.name!r}", *assigned(values)])
 
     def check(self, config: Config) -> None:
         """Raise an error for anything that this level cannot be combined with.

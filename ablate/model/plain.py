@@ -39,7 +39,7 @@ class Plain(nn.Module):
     def __init__(self, component: Component, config: RunConfig, pack: int, width: int) -> None:
         super().__init__()
         self.pack, self.width = pack, width
-        self.called = f"{component.factor} = {component.name!r}"
+        self.called = component.called(config)
         self._component, self._config = component, config
         self.member = self._made(0, "")
         _stack(self.member, pack)

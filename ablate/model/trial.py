@@ -248,7 +248,7 @@ def said(config: RunConfig, error: Exception) -> str:
 
 def _parts(config: RunConfig) -> str:
     """The run's levels from outside."""
-    found = [f"{one.factor} = {one.name!r}" for one in config.parts if one.origin]
+    found = [one.called(config) for one in config.parts if one.origin]
     return ", ".join(found) or "the model"
 
 

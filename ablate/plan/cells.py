@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +13,10 @@ from ablate.formats import LARGEST
 from ablate.kinds import Cost, Run
 from ablate.plan.kinds import planning_of
 from ablate.plan.model import Cell, Resolver, Text
-from ablate.plan.where import where
+from ablate.plan.where import of_cell
 from ablate.study import Study
 from ablate.study.design import Combination, combinations
-from ablate.study.source import Source, prefixed
+from ablate.study.source import Source
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def build(study: Study) -> Built:
         if label in cells:
             raise AblateError(f"{study.path}: two cells would be called {label!r}; rename a level")
         stratum = _stratum(study, levels)
-        with _of_cell(study, chosen, label):
+        with of_cell(study, chosen, label):
             resolved = resolver.resolve(chosen, baselines.get(stratum))
             _check_cost(resolved.run.cost)
         baselines.setdefault(stratum, resolved.run)
@@ -98,11 +97,6 @@ def build(study: Study) -> Built:
         tuple(resolver.about),
         tuple(resolver.code),
     )
-
-
-def _of_cell(study: Study, chosen: Combination, label: str) -> AbstractContextManager[None]:
-    """Begin an error with the line of the key that it is about, and with the cell."""
-    return prefixed(study.path, lambda error: f"{where(study, chosen, error)}: cell {label!r}")
 
 
 def _check_cost(cost: Cost) -> None:
@@ -167,7 +161,7 @@ def _distinct(study: Study, resolver: Resolver) -> Iterator[tuple[Combination, C
     seen = set()
     names = {factor: list(levels) for factor, levels in study.factors.items()}
     for chosen in combinations(study.design, names, study.within, study.interactions):
-        with _of_cell(study, chosen, _label(study, chosen)):
+        with of_cell(study, chosen, _label(study, chosen)):
             levels = resolver.levels(chosen)
         if (identity := tuple(levels.items())) not in seen:
             seen.add(identity)

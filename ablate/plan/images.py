@@ -144,4 +144,4 @@ def of_pairs(study: Study, pairs: Sequence[tuple[Cell, Cell]]) -> Iterator[Confo
 
 def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
     """Return sentences about cells of the study."""
-    return of_transformers.of_all(cells)
+    return of_transformers.of_all(study, cells)

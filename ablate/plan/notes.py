@@ -7,6 +7,7 @@ from itertools import product
 
 from ablate import sizes
 from ablate.plan.model import Cell
+from ablate.plan.where import of_cell
 from ablate.study import Study
 from ablate.units import count, listed
 
@@ -17,12 +18,16 @@ LOST = 0.02
 
 def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
     """Return sentences about cells of the study."""
-    return (*_undefined(study, cells), *_whole(study, cells), *_lossy(cells), *of_all(cells))
+    return (*_undefined(study, cells), *_whole(study, cells), *_lossy(cells), *of_all(study, cells))
 
 
-def of_all(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Return sentences about cells of any data."""
-    return (*_short(cells), *_scores(cells), *_alone(cells))
+def of_all(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
+    """Return sentences about cells of any data.
+
+    Raises:
+        AblateError: A part of the user's own fails in the model of a cell.
+    """
+    return (*_short(cells), *_scores(cells), *_alone(study, cells))
 
 
 def _short(cells: Sequence[Cell]) -> Iterator[str]:
@@ -102,11 +107,13 @@ def _scores(cells: Sequence[Cell]) -> Iterator[str]:
         )
 
 
-def _alone(cells: Sequence[Cell]) -> Iterator[str]:
+def _alone(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
     """Cells whose runs do not train in packs, by the reason."""
     found: dict[str, list[str]] = {}
     for cell in cells:
-        if why := sizes.alone(cell.config):
+        with of_cell(study, cell.levels, cell.label):
+            why = sizes.alone(cell.config)
+        if why:
             found.setdefault(why, []).append(cell.label)
     for why, labels in found.items():
         yield f"Trained alone, not in packs: {listed(labels, most=3)}: {why}"

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager
 
 from ablate.components import CATALOGUE
 from ablate.components.presets import PRESET
 from ablate.study import Study
 from ablate.study.design import Combination
 from ablate.study.names import OF_TABLE
-from ablate.study.source import Source
+from ablate.study.source import Source, prefixed
 
 _BEGINNING = re.compile(r"[a-z]\w*(?:(?:, | and )[a-z]\w*)*(?=:| ')")
 _KEY = re.compile(r"\b([a-z]\w*) = ")
 _IN_START = {"start_from": "from"}  # what [start] calls a field
+
+
+def of_cell(study: Study, chosen: Combination, label: str) -> AbstractContextManager[None]:
+    """Begin an error with the line of the key that it is about, and with the cell."""
+    return prefixed(study.path, lambda error: f"{where(study, chosen, error)}: cell {label!r}")
 
 
 def where(study: Study, chosen: Combination, message: str) -> str:

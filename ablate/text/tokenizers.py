@@ -282,7 +282,6 @@ class Own:
     def __init__(self, location: str) -> None:
         name, _, values = location.partition(":")
         component = CATALOGUE["tokenizer"][name]
-        self._called = f"tokenizer = {name!r}"
         self._file = component.origin.rpartition("@")[0]
         # of what decides the tokens: the code, and the hyper-parameters
         self.hash = _hash(f"own:{location}:{':'.join(identity([component.origin]))}")
@@ -290,6 +289,7 @@ class Own:
         own = {
             one.name: own_value(one, given.get(one.name, one.default)) for one in component.fields
         }
+        self._called = component.called(SimpleNamespace(**own))
         with self._failing():
             self._plain = plain.construct(component.plain, SimpleNamespace(**own))
         for name in ("encode", "decode", "n_vocab"):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ablate.code import place
 from ablate.config import RunConfig
-from ablate.errors import AblateError
+from ablate.errors import AblateError, assigned
 from ablate.metrics import GIVEN, METRICS, Metric, asked_for
 from ablate.train.loss import cross_entropy
 
@@ -40,6 +40,7 @@ class OwnMetric:
         self.row = row
         made = row.made
         own = {field.name: getattr(config, field.name) for field in row.fields}
+        self._called = ", ".join([f"metric {row.name!r}", *assigned(own)])
         if isinstance(made, type):
             given = {"config": config, "spelling": spelling, **own}
             try:
@@ -77,7 +78,7 @@ class OwnMetric:
         ):
             shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise AblateError(
-                f"metric {self.row.name!r} returns {shape} for W = {windows} windows of T ="
+                f"{self._called} returns {shape} for W = {windows} windows of T ="
                 f" {length} tokens: expected a number for each token, [W, T]"
                 + (", or several, [W, T, S]" if most == 3 else "")
             )
@@ -95,7 +96,7 @@ class OwnMetric:
         """
         if not (counts > 0).all():
             raise AblateError(
-                f"metric {self.row.name!r}: every scored token of the held-out text gives"
+                f"{self._called}: every scored token of the held-out text gives"
                 " NaN; read more text: [eval] tokens"
             )
         means = (sums / counts).float()
@@ -118,7 +119,7 @@ class OwnMetric:
         said = " ".join(str(error).split())[:200]
         where = place(error, [self.row.origin.rpartition("@")[0]])
         return AblateError(
-            f"metric {self.row.name!r}{f' ({where})' if where else ''}: {type(error).__name__}"
+            f"{self._called}{f' ({where})' if where else ''}: {type(error).__name__}"
             + (f": {said}" if said else "")
         )
 
