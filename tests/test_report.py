@@ -552,6 +552,33 @@ def test_arms_that_spread_unequally_come_with_a_warning(
 
 
 @pytest.mark.usefixtures("svg_only")
+def test_levels_that_are_bare_values_stand_with_their_factor(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        head, layer = levels["n_head"], levels["n_layer"]
+        if (head, layer, seed) == ("2", "1", 0):
+            return Outcome(status="diverged", step=3)
+        spread = 1.0 if (head, layer) == ("4", "1") else 0.01
+        loss = 3.0 if (head, layer) == ("4", "2") else 2.0 + spread * float(rng.normal())
+        return Outcome(loss, finals=[("unigram_loss", 0, 3.0)])
+
+    factors = {
+        "n_head": {name: {"n_head": int(name)} for name in ("1", "2", "4")},
+        "n_layer": {name: {"n_layer": int(name)} for name in ("1", "2")},
+    }
+    text = write(tmp_path, outcome, factors, seeds=8, within=["n_layer"])
+    for said in (
+        "1 of 8 pairs is lost: n_head=2 diverged with seed 0.",
+        "n_head=2 failed in 1 of 8 pairs (12%, 95% Wilson interval 2.2% to 47%), n_head=1 in 0 (",
+        "With failed runs ranked worst n_head=2 is",
+        " times as much over seeds as n_head=1 (p < 0.001, Pitman",
+        "n_head=4 at n_layer=2 did not learn more than",
+    ):
+        assert said in text, (said, text)
+
+
+@pytest.mark.usefixtures("svg_only")
 def test_a_baseline_that_diverged_is_blamed(tmp_path: Path) -> None:
     def outcome(levels: dict[str, str], seed: int) -> Outcome:
         if levels["topology"] == "serial" and seed == 0:

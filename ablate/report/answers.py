@@ -34,7 +34,7 @@ from ablate.metrics import final
 from ablate.plan.compare import MISMATCH
 from ablate.report.data import ReportData
 from ablate.report.labels import MetricLabels, detectable, named, plural
-from ablate.report.sentences import numbers, places, say
+from ablate.report.sentences import arm_name, numbers, places, say
 from ablate.units import listed, number, signed
 
 VERDICTS: dict[Verdict, str] = {  # of a contrast → words
@@ -159,9 +159,14 @@ def cells(data: ReportData) -> list[str]:
 def variances(data: ReportData) -> list[str]:
     """Return a sentence on what the seeds of each cell and each difference vary by."""
     return [
-        *(say("variance", one, one.arm) for one in data.findings.of(Variance)),
+        *(say("variance", one, arm_name(one)) for one in data.findings.of(Variance)),
         *(
-            say("variance", one, f"the difference of {one.level} from {one.baseline_level}")
+            say(
+                "variance",
+                one,
+                f"the difference of {named(one.factor, one.level)} from"
+                f" {named(one.factor, one.baseline_level)}",
+            )
             for one in data.findings.of(DifferenceVariance)
         ),
     ]
@@ -174,7 +179,7 @@ def lengths(data: ReportData) -> list[str]:
     sentences = []
     for part in grouped(data.findings.of(LengthChange), lambda one: one.stratum):
         found = sorted((one for one in part if one.n), key=lambda one: one.mean)
-        undefined = [one.arm for one in part if not one.defined]
+        undefined = [arm_name(one) for one in part if not one.defined]
         if found:
             sentences.append(say("lengths", part[0].stratum, found, undefined))
     for errors in grouped(data.findings.of(LengthError), lambda one: one.stratum):

@@ -194,6 +194,23 @@ def named(factor: str, level: object) -> str:
     return f"{factor}={level}" if _BARE.fullmatch(str(level)) else str(level)
 
 
+def arm_of(cell: str, arm: str, stratum: str = "") -> str:
+    """Return the name of a cell's arm, with its factor's where it is a bare value.
+
+    Args:
+        cell: Label of the cell.
+        arm: The arm.
+        stratum: Of the cell, whose factors do not name an arm.
+
+    >>> arm_of("n_layer=2, n_head=2", "2", "n_layer=2"), arm_of("norm=pre", "pre")
+    ('n_head=2', 'pre')
+    """
+    if not _BARE.fullmatch(arm):
+        return arm
+    found = re.findall(rf"(?:^|, )(\w+={re.escape(arm)})(?=, |$)", cell)
+    return next((one for one in found if one not in stratum.split(", ")), arm)
+
+
 # -- sentences -------------------------------------------------------------------------------------
 
 

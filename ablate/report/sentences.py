@@ -13,7 +13,7 @@ import numpy as np
 
 from ablate import units
 from ablate.analysis import ENDED
-from ablate.analysis.records import Contrast
+from ablate.analysis.records import Contrast, OfCell
 from ablate.report import labels
 from ablate.units import count, duration, listed
 
@@ -59,6 +59,7 @@ def _macros() -> Any:
         "plural": labels.plural,
         "sentence": labels.sentence,
         "named": labels.named,
+        "arm_name": arm_name,
         "listed": listed,
         "count": count,
         "duration": duration,
@@ -69,6 +70,11 @@ def _macros() -> Any:
     }
     environment.filters["median"] = statistics.median
     return environment.get_template("sentences.j2").module
+
+
+def arm_name(one: OfCell) -> str:
+    """Return the name of the arm of a finding."""
+    return labels.arm_of(one.cell, one.arm, one.stratum)
 
 
 def places(one: Any) -> int:
@@ -86,7 +92,8 @@ def reasons(one: Contrast) -> str:
     """Return how runs ended without a value: "parallel diverged with seeds 1 and 3; …"."""
     ended = [pair for pair in one.pairs if {pair.status, pair.baseline_status} <= set(ENDED)]
     said = []
-    for name, prefix in ((one.level, ""), (one.baseline_level, "baseline_")):
+    for level, prefix in ((one.level, ""), (one.baseline_level, "baseline_")):
+        name = labels.named(one.factor, level)
         broken: dict[str, list[int]] = {}
         for pair in ended:
             status, value = (getattr(pair, f"{prefix}{part}") for part in ("status", "value"))

@@ -12,7 +12,7 @@ from ablate.report.answers import grouped
 from ablate.report.data import ReportData
 from ablate.report.document import Estimate, Span, Table, Value
 from ablate.report.labels import plural
-from ablate.report.sentences import say
+from ablate.report.sentences import arm_name, say
 from ablate.report.tables import FOLDED, measured, quoted
 from ablate.results import BASELINE
 from ablate.units import decimals, ends, number, signed
@@ -207,7 +207,7 @@ def _changed(data: ReportData, frame: list[TuningChange]) -> Iterator[str]:
     base, others = frame[0], frame[1:]
     if base.arm == BASELINE:
         base = replace(base, arm=f"the {BASELINE}")
-    if lost := [one.arm for one in others if math.isnan(one.at_shared)]:
+    if lost := [arm_name(one) for one in others if math.isnan(one.at_shared)]:
         yield say("diverged_at_shared", base, lost, data.tuned)
     whole = [one for one in others if not math.isnan(one.at_shared + one.at_own)]
     if not whole:
