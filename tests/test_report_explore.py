@@ -756,13 +756,20 @@ def test_the_count_of_runs_tells_what_is_filtered_from_tuning_runs(tab: Page) ->
 
 @browser_only
 @pytest.mark.parametrize(
-    ("condition", "named"), [("foo=3", "foo"), ('"no column"<1', "no column"), ("seed<x", "x")]
+    ("condition", "named"),
+    [
+        ("foo=3", "foo"),
+        ('"no column"<1', "no column"),
+        ("seed<x", "x"),
+        ('"no', '"no'),
+        ('stratum="n_layer', '="n_layer'),
+    ],
 )
 def test_a_condition_that_cannot_be_read_is_named_and_filters_nothing(
     tab: Page, studied: SimpleNamespace, condition: str, named: str
 ) -> None:
     said = "document.querySelector('#explore-faults').textContent"
-    tab.type("#explore-filter", f"{condition} arm=serial")
+    tab.type("#explore-filter", f"arm=serial {condition}")
     assert named in tab.value(said)
     assert listed(tab) == sorted(run for of, run in studied.numbers.items() if of[0] == "serial")
     tab.choose("#explore-filter", "")
@@ -913,6 +920,15 @@ def test_static_tables_are_filtered(tab: Page) -> None:
     assert tab.value(f"{rows}.length") == 4 * 2 * (SEEDS + 2)
     tab.type("#filter-runs", "concat tune")
     assert tab.value(f"{rows}.length") == 2 * 2
+    said = "document.querySelector('#filter-runs').closest('p').querySelector('[role=status]')"
+    for typed, left in (
+        ('"concat" tune', 2 * 2),
+        ('concat "tune 10', 2 * (SEEDS + 2)),
+        ('"t c"', 0),
+    ):
+        tab.type("#filter-runs", typed)
+        assert tab.value(f"{rows}.length") == left
+        assert ('"tune 10' in tab.value(f"{said}.textContent")) == (typed.count('"') == 1)
     assert tab.value("document.querySelector('#filter-levels')") is None  # short: seen at once
 
 

@@ -46,6 +46,10 @@ function matcher(columns, text) {
   const faults = [];
   const tests = [...text.matchAll(PARTS)].map(([part, quoted, sign, value]) => {
     const wanted = plain(value ?? "");
+    if (part.split('"').length % 2 === 0) {
+      faults.push(`${part}: the quote is not closed.`);
+      return () => true;
+    }
     if (sign === undefined) {
       const word = part.replace(/"/g, "").toLowerCase();
       return (run) => columns.some((one) => !one.hidden && String((one.show ?? one.of)(run)).toLowerCase().includes(word));

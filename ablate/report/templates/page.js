@@ -25,7 +25,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
-// A field above a long table that leaves the rows with all its words.
+// A field above a long table that leaves the rows with all its words; words in quotes are one.
 function addFilter(table) {
   const rows = [...table.tBodies[0].rows];
   const label = document.createElement("label");
@@ -40,14 +40,17 @@ function addFilter(table) {
   box.append(label, found);
   table.closest(".scroll").before(box);
   field.addEventListener("input", () => {
-    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const typed = field.value.toLowerCase().match(/(?:"[^"]*"?|[^\s"])+/g) ?? [];
+    const open = typed.find((word) => word.split('"').length % 2 === 0);
+    const words = typed.filter((word) => word !== open).map((word) => word.replace(/"/g, ""));
     let left = 0;
     for (const row of rows) {
       const text = row.textContent.toLowerCase();
       row.hidden = !words.every((word) => text.includes(word));
       left += !row.hidden;
     }
-    found.textContent = words.length ? `${left} of ${rows.length} rows` : "";
+    const fault = open ? `${open}: the quote is not closed. ` : "";
+    found.textContent = fault + (words.length ? `${left} of ${rows.length} rows` : "");
   });
 }
 function toNumber(text) {
