@@ -80,7 +80,7 @@ class Learned(Position):
         if length > limit:
             raise AblateError(
                 f"position = 'learned' is not defined beyond n_ctx = {limit}: the text has {length}"
-                " tokens; evaluate at lengths = [1], or choose another position"
+                f" tokens; give the model at most {limit} at a time"
             )
         if places is None:
             places = torch.arange(self.offset, length, device=x.device).expand(len(x), 1, -1)

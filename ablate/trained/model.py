@@ -89,7 +89,8 @@ class Model(nn.Module):
             [B, T, V] in the precision of the weights.
 
         Raises:
-            AblateError: A source is missing, or the model has no encoder to read it.
+            AblateError: A source is missing, the model has no encoder to read it, or the tokens are
+                more than its positions.
         """
         self._use_levels()
         encodes = self.config.part("architecture").encodes
