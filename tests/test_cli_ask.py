@@ -154,26 +154,24 @@ def test_compare_shows_fields_finals_and_curves(ablate: Run, trained: str) -> No
         if len(line) == 3 and line[0] in ("topology", "seed", "lr", "n_layer", "n_params")
     ]
     assert fields == [["topology", "serial", "parallel"]]  # and nothing that is alike
-    assert ["loss", "2", "1.75", "-0.25"] in found
+    assert ["loss", "2.00", "1.75", "−0.25"] in found, "of runs whose deviation over seeds is 0.71"
     assert ["stream_rms", "at", "1", "2", "2", "+0"] in found
-    assert [line[-2:] for line in found if line[-1:] == ["2"] and "█" in " ".join(line)] == [
-        ["4", "2"]
+    assert [line[-2:] for line in found if line[-1:] == ["2.00"] and "█" in " ".join(line)] == [
+        ["4.00", "2.00"]
     ]
-    assert [line for line in found if len(line) == 4 and line[1:] == ["3", "2.75", "-0.25"]] == [
-        ["81.9k", "3", "2.75", "-0.25"]
-    ]
+    assert ["81.9k", "3.00", "2.75", "−0.25"] in found
     other = ablate("compare", "2", "1")[1]
-    assert ["loss", "1.75", "2", "+0.25"] in lines(other)
+    assert ["loss", "1.75", "2.00", "+0.25"] in lines(other)
 
 
 def test_compare_with_a_run_that_diverged(ablate: Run, trained: str) -> None:
     code, out, _ = ablate("compare", "3", "4")
     assert code == 0 and "Run 4: diverged." in out
     found = lines(out)
-    assert ["loss", "3", "NaN", "–"] in found
+    assert ["loss", "3.00", "NaN", "–"] in found
     assert ["stream_rms", "at", "0", "1", "–", "–"] in found
     assert "××" in out
-    assert ["81.9k", "4", "Infinity", "–"] in found
+    assert ["81.9k", "4.00", "Infinity", "–"] in found
 
 
 def test_compare_draws(ablate: Run, trained: str) -> None:

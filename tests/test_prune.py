@@ -29,6 +29,7 @@ from ablate.train import weights
 from ablate.train.weights import About
 from ablate.trained import Model, load_model
 from ablate.trained.prune import Part, Pruned, prune
+from ablate.units import signed
 
 SIZES = {"n_layer": 2, "d_model": 16, "n_head": 4, "d_mlp": 24, "n_ctx": 16, "n_vocab": 256}
 BUDGET = 16 * 24  # tokens: 24 windows
@@ -484,6 +485,10 @@ def test_the_command_prints_a_table_json_and_a_figure(ablate: Run, tmp_path: Pat
     for row, one in zip(found["parts"], expected.parts, strict=True):
         assert (row["layer"], row["head"]) == (one.part.layer, one.part.head)
         assert (row["difference"], row["lo"]) == (one.effect.mean, one.effect.lo)
+        half = (one.effect.hi - one.effect.lo) / 2  # of which the table shows two digits
+        table = [line for line in lines if line[:2] == [str(one.part.layer), str(one.part.head)]]
+        digits = len(table[0][3].partition(".")[2])
+        assert 10 <= half * 10**digits < 100 and table[0][3] == signed(one.effect.mean, digits)
         number = f"{row['difference']:.2f}".replace("-", "−")
         assert f">{number}" in drawn or f" {number}" in drawn
     code, out, _ = ablate("prune", str(file), *few, "--blocks", "--json", "--plot", "blocks.png")

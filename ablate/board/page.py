@@ -15,7 +15,7 @@ from ablate import __version__
 from ablate.board.reading import Course, Detail
 from ablate.store.live import Failed, Waiting
 from ablate.store.records import RUN_STATUS
-from ablate.units import count, duration, listed, memory
+from ablate.units import count, duration, listed, memory, number
 
 MOST = 24  # runs that train and are listed
 GROUPS = 10  # errors that are listed
@@ -116,6 +116,7 @@ def _templates() -> jinja2.Environment:
     )
     environment.globals |= {
         "count": count,
+        "number": number,
         "duration": duration,
         "facts": facts,
         "marked": _marked,

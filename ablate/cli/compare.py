@@ -13,7 +13,7 @@ from ablate.cli.output import echo
 from ablate.cli.render import Db, RunName, show_all, table, writing
 from ablate.cli.show import digits
 from ablate.formats import printable, shown
-from ablate.units import count, power
+from ablate.units import MINUS, count, decimals, number, power, signed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,6 +31,7 @@ DRAWN = (".svg", ".pdf", ".png")
 WIDTH = 40  # characters of a drawn curve
 
 Curve = Mapping[int, float]  # tokens → value
+Spreads = Mapping[tuple[str, float], float]  # final → standard deviation over seeds
 
 
 def compare(
@@ -45,6 +46,7 @@ def compare(
     from ablate import store
     from ablate.errors import AblateError, unknown
     from ablate.store import details
+    from ablate.store.noise import over_seeds
 
     if plot and plot.suffix not in DRAWN:
         raise unknown("extension of --plot", plot.suffix or plot.name, DRAWN)
@@ -54,13 +56,13 @@ def compare(
             raise AblateError(
                 f"{first} and {second} are the same run; `ablate show {first}` shows it"
             )
-        show_all(_parts(runs))
+        show_all(_parts(runs, over_seeds(database, runs=[run.id for run in runs])))
         if plot:
             with writing(plot):
                 _plot(runs, plot)
 
 
-def _parts(runs: Sequence[RunDetails]) -> Iterator[RenderableType]:
+def _parts(runs: Sequence[RunDetails], spreads: Spreads) -> Iterator[RenderableType]:
     names = [f"run {run.id}" for run in runs]
     for run in runs:
         cells = (
@@ -91,7 +93,7 @@ def _parts(runs: Sequence[RunDetails]) -> Iterator[RenderableType]:
     if rows := [
         (
             f"{shown(name)} at {at:g}" if name in several else shown(name),
-            *_formatted(*(each.get((name, at)) for each in finals)),
+            *_formatted(*(each.get((name, at)) for each in (*finals, spreads))),
         )
         for name, at in keys
     ]:
@@ -101,11 +103,11 @@ def _parts(runs: Sequence[RunDetails]) -> Iterator[RenderableType]:
     if both:
         yield table(
             ["series", "", "from first to last point", "first", "last"],
-            _drawn(both, names, curves),
+            _drawn(both, names, curves, spreads),
             right=["first", "last"],
         )
     if losses := [name for name in LOSSES if name in both]:
-        yield _points(losses, names, curves)
+        yield _points(losses, names, curves, spreads)
 
 
 def _order(series: str) -> tuple[int, str]:
@@ -125,20 +127,35 @@ def _field(name: str, value: Any) -> str:
     )
 
 
-def _formatted(first: float | None, second: float | None) -> tuple[str, str, str]:
-    """Return two values and second − first as text; "–" if not measured."""
-    known = (
-        first is not None and second is not None and math.isfinite(first) and math.isfinite(second)
-    )
-    return _number(first), _number(second), f"{second - first:+.4g}" if known else "–"  # type: ignore[operator]
+def _formatted(
+    first: float | None, second: float | None, spread: float | None
+) -> tuple[str, str, str]:
+    """Return two values and second − first as text; "–" if not measured.
+
+    Args:
+        first: The first value.
+        second: The second one.
+        spread: Their standard deviation over seeds, which decides the digits, if it is known.
+    """
+    change = "–"
+    if first is not None and second is not None and math.isfinite(first) and math.isfinite(second):
+        change = f"{second - first:+.4g}".replace("-", MINUS)
+        if spread:
+            change = signed(second - first, decimals(spread))
+    return _number(first, spread), _number(second, spread), change
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else digits(value)
+def _number(value: float | None, spread: float | None) -> str:
+    if value is None or not spread or not math.isfinite(value):
+        return "–" if value is None else digits(value)
+    return number(value, decimals(spread))
 
 
 def _drawn(
-    series: Sequence[str], names: Sequence[str], curves: Sequence[Mapping[str, Curve]]
+    series: Sequence[str],
+    names: Sequence[str],
+    curves: Sequence[Mapping[str, Curve]],
+    spreads: Spreads,
 ) -> Iterator[tuple[str, ...]]:
     """Yield two rows for each series, on one scale of tokens and of values."""
     for name in series:
@@ -146,15 +163,15 @@ def _drawn(
         finite = [value for curve in pair for value in curve.values() if math.isfinite(value)]
         scale = (min(finite), max(finite)) if finite else (0.0, 0.0)
         end = max(max(curve) for curve in pair)
-        for number, curve in enumerate(pair):
+        for row, curve in enumerate(pair):
             values = list(curve.values())
             drawn = sparkline(curve, end, *scale)
             yield (
-                "" if number else shown(name),
-                names[number],
+                "" if row else shown(name),
+                names[row],
                 drawn,
-                _number(values[0]),
-                _number(values[-1]),
+                _number(values[0], spreads.get((name, 0.0))),
+                _number(values[-1], spreads.get((name, 0.0))),
             )
 
 
@@ -181,7 +198,10 @@ def sparkline(curve: Curve, end: int, low: float, high: float) -> str:
 
 
 def _points(
-    series: Sequence[str], names: Sequence[str], curves: Sequence[Mapping[str, Curve]]
+    series: Sequence[str],
+    names: Sequence[str],
+    curves: Sequence[Mapping[str, Curve]],
+    spreads: Spreads,
 ) -> RenderableType:
     """Return values of the first loss that both runs have at the same tokens."""
     for name in series:
@@ -191,9 +211,10 @@ def _points(
             chosen = sorted(
                 {round(index * (len(common) - 1) / (SHOWN - 1)) for index in range(SHOWN)}
             )
+            spread = spreads.get((name, 0.0))
             rows = [
-                (count(common[index]), *_formatted(first[common[index]], second[common[index]]))
-                for index in chosen
+                (count(at), *_formatted(first[at], second[at], spread))
+                for at in (common[index] for index in chosen)
             ]
             return table(
                 [f"{name} at tokens", *names, "difference"],

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median_low
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ablate.cli import complete
@@ -111,6 +113,8 @@ def _numbers(one: Importance) -> dict[str, float | None]:
 
 def _lines(found: Pruned) -> Iterator[RenderableType]:
     from ablate.components.places import has_several
+    from ablate.report.labels import p_digits
+    from ablate.units import decimals, ends, number, signed
 
     places = {(one.part.stack, one.part.attention) for one in found.parts}
     several = has_several(places)
@@ -118,21 +122,23 @@ def _lines(found: Pruned) -> Iterator[RenderableType]:
     named = ["stack"] * several + ["attention"] * (several and of_heads)
     headings = [*named, "block"] + ["head"] * of_heads
     numeric = ["loss without it", "difference", "95% interval", "p (Holm)"]
-    rows = []
+    rows, places_of_all = [], []
     for one in found.parts:
         part, effect = one.part, one.effect
         place = [str(getattr(part, name)) for name in named]
         where = [*place, str(part.layer)] + [str(part.head)] * of_heads
-        interval = f"{effect.lo:+.4f} to {effect.hi:+.4f}"
-        numbers = [f"{found.loss + effect.mean:.4f}", f"{effect.mean:+.4f}", interval]
-        rows.append([*where, *numbers, f"{effect.p_holm:.2g}"])
+        digits = decimals((effect.hi - effect.lo) / 2)
+        places_of_all.append(digits)
+        interval = "–" if math.isnan(effect.lo) else ends(effect.lo, effect.hi, digits)
+        without, difference = number(found.loss + effect.mean, digits), signed(effect.mean, digits)
+        rows.append([*where, without, difference, interval, p_digits(effect.p_holm)])
     yield table([*headings, *numeric], rows, right=numeric)
     worse = [one for one in found.parts if one.effect.p_holm <= ALPHA and one.effect.mean > 0]
     better = [one for one in found.parts if one.effect.p_holm <= ALPHA and one.effect.mean < 0]
     n, kind = len(found.parts), found.what
     yield (
-        f"Loss of the whole model: {found.loss:.4f} nats per token, on {found.windows} windows of"
-        f" {found.corpus}"
+        f"Loss of the whole model: {number(found.loss, median_low(places_of_all))} nats per token,"
+        f" on {found.windows} windows of {found.corpus}"
     )
     yield (
         f"Without one of {n} {kind}, the loss is significantly higher for {len(worse)}, lower for"

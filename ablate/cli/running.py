@@ -26,7 +26,7 @@ from ablate.cli.planning import (
 from ablate.cli.render import Db, console, next_command, table
 from ablate.errors import AblateError, unknown
 from ablate.launch.devices import KINDS
-from ablate.units import count, duration, listed
+from ablate.units import count, duration, listed, number
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -278,7 +278,7 @@ def _status(database: Database, study: str | None) -> RenderableType:
     parts: list[RenderableType] = [_counts("study", lines, left)]
     if study is not None:
         parts.append(_counts("cell", counts_by_cell(database, study)))
-    if working := [run for one in found for run in one.working]:
+    if working := [(run, one.places) for one in found for run in one.working]:
         parts.append(_working(working))
     parts += [Text(f"{one.name}: {sentence}") for one in found for sentence in one.waiting]
     parts += [
@@ -318,9 +318,10 @@ def _counts(heading: str, lines: dict[str, dict[str, int]], left: Sequence[str] 
     return table([heading, "runs", *shown, *more], rows, right=["runs", *shown, "left"])
 
 
-def _working(runs: Sequence[Working]) -> Table:
+def _working(runs: Sequence[tuple[Working, int]]) -> Table:
+    """One line per running run, given with the decimals of its loss."""
     headings = ["running", "cell", "seed", "device", "step", "loss", "tokens/s", "left"]
-    silent = any(run.silence is not None for run in runs)
+    silent = any(run.silence is not None for run, _ in runs)
     rows = [
         [
             str(run.run),
@@ -328,12 +329,12 @@ def _working(runs: Sequence[Working]) -> Table:
             str(run.seed),
             run.where,
             f"{run.step:,}" + (f"/{run.steps:,}" if run.steps else ""),
-            "" if run.loss is None else f"{run.loss:.4f}",
+            "" if run.loss is None else number(run.loss, places),
             "" if run.tokens_per_second is None else count(run.tokens_per_second),
             "" if run.seconds_left is None else duration(run.seconds_left),
             *(["" if run.silence is None else duration(run.silence)] if silent else []),
         ]
-        for run in runs
+        for run, places in runs
     ]
     headings += ["silent for"] if silent else []
     return table(headings, rows, right=["running", "seed", "step", "loss", "tokens/s", "left"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from sqlalchemy import text
 
 from ablate.kinds import Run
 from ablate.store.database import Database
@@ -15,6 +18,7 @@ from ablate.units import listed
 if TYPE_CHECKING:
     from ablate.plan import Plan
 
+VALUES = 5_000  # that a deviation over seeds is taken from: those of the first cells
 NEAR = 4  # ratio of tokens, and of parameters, up to which one study's noise is used for another
 
 
@@ -110,6 +114,59 @@ def noise_of(study: str, metric: str, settings: Iterable[Setting], db: Database)
     others = f"the {pairs} of {'study' if len(names) == 1 else 'studies'} {listed(names, most=4)}"
     source = f"this study's own {pairs}" if names == [study] else others
     return Noise(statistics.median(used.values()), f"{source} in the database")
+
+
+# CROSS JOIN reads the runs of one cell after another, as far as LIMIT
+_OVER_SEEDS = f"""
+WITH chosen AS MATERIALIZED (
+    SELECT cell.id FROM cell JOIN study ON study.id = study_id
+    WHERE active AND (study.name = :study OR cell.id IN (
+        SELECT cell_id FROM member
+        WHERE role = 'compare' AND run_id IN (SELECT value FROM json_each(:runs))))
+    ORDER BY cell.id)
+SELECT chosen.id, final.name, at, value
+FROM chosen CROSS JOIN member ON cell_id = chosen.id AND role = 'compare'
+     CROSS JOIN run ON run.id = member.run_id AND run.status = 'complete'
+     CROSS JOIN final ON final.run_id = run.id
+WHERE value IS NOT NULL
+      AND (:names = '[]' OR final.name IN (SELECT value FROM json_each(:names)))
+LIMIT {VALUES}
+"""
+
+
+def over_seeds(
+    db: Database, *, study: str = "", runs: Sequence[int] = (), names: Sequence[str] = ()
+) -> dict[tuple[str, float], float]:
+    """Return (name, at) of finals → their standard deviation over seeds: the median over cells.
+
+    Args:
+        db: The database.
+        study: Whose cells count.
+        runs: Whose cells count too.
+        names: Of the finals; all if empty.
+
+    Returns:
+        No number where no cell has two seeds that differ.
+    """
+    with db.read() as connection:
+        rows = connection.execute(
+            text(_OVER_SEEDS),
+            {"study": study, "runs": json.dumps(list(runs)), "names": json.dumps(list(names))},
+        ).all()
+    by_cell: dict[tuple[str, float], dict[int, list[float]]] = {}
+    for cell, name, at, value in rows:
+        if math.isfinite(value):
+            by_cell.setdefault((name, at), {}).setdefault(cell, []).append(value)
+    spreads = {
+        final: [_deviation(one) for one in cells.values() if len(set(one)) > 1]
+        for final, cells in by_cell.items()
+    }
+    return {final: statistics.median(found) for final, found in spreads.items() if found}
+
+
+def _deviation(values: Sequence[float]) -> float:
+    mean = statistics.fmean(values)
+    return math.sqrt(math.fsum((one - mean) ** 2 for one in values) / (len(values) - 1))
 
 
 def settings_in(db: Database, study: str | None = None) -> list[tuple[tuple[str, str], Setting]]:

@@ -14,10 +14,11 @@ from sqlalchemy import text
 from ablate import metrics
 from ablate.store.database import CHECKPOINT, Database
 from ablate.store.names import require_study
+from ablate.store.noise import over_seeds
 from ablate.store.owners import QUEUE, dead
 from ablate.store.records import FAILED
-from ablate.study import tuned, tuned_field
-from ablate.units import listed
+from ablate.study import OWN, kind_of, tuned, tuned_field
+from ablate.units import decimals, listed
 
 UNFINISHED = ("planned", "running", "stopped")  # statuses of runs that may still get a result
 _OF_STUDY = (
@@ -96,6 +97,7 @@ class StudyStatus:
     working: list[Working]
     seconds_left: float | None
     waiting: list[str]  # see `waiting`
+    places: int = 4  # decimals of their losses: two digits of the deviation over seeds
 
 
 def survey(db: Database, study_id: int) -> Survey:
@@ -374,7 +376,16 @@ def _status(db: Database, study: Any) -> StudyStatus:
     seconds_left = max(0.0, counted.flops_left + left) / speed if speed else None
     if not speed:
         seconds_left = _seconds_as_before(db, study.id, counted, rows, working)
-    return StudyStatus(study.name, counted, working, seconds_left, waiting(db, study.name))
+    places = _decimals(db, study, reported) if working else 4
+    return StudyStatus(study.name, counted, working, seconds_left, waiting(db, study.name), places)
+
+
+def _decimals(db: Database, study: Any, reported: str) -> int:
+    """Return the decimals of what `_WORKING` shows as loss, by the noise of complete runs."""
+    own = kind_of(settings(study.toml)) in OWN
+    names = ("train_loss", reported) if own else ("loss",)
+    spreads = over_seeds(db, study=study.name, names=names)
+    return decimals(next((spreads[name, 0.0] for name in names if (name, 0.0) in spreads), 0.0))
 
 
 def _seconds_as_before(
