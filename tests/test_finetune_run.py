@@ -76,6 +76,7 @@ def test_parents_are_trained_once_and_children_from_their_weights(
     assert ablate("report", "tuned", "--db", str(db))[0] == 0
     report = (tmp_path / "results" / "tuned" / "report.md").read_text()
     assert "were pre-trained on 2.56k tokens" in report and "trained on the task task.csv" in report
+    assert "each method trains its own part" in report
     child, parent = (
         next(row[0] for row in rows(db, f"SELECT run, role FROM all_runs WHERE {where}"))
         for where in ("cell = 'method=lora' AND role = 'compare'", "role = 'pretrain'")

@@ -93,6 +93,11 @@ def _matched(data: ReportData) -> str:
     if largest and lacking:
         left += f"; {listed(lacking)} are not known of every arm"
     left += begun
+    if "method" in data.compared and data.compared["method"].nunique() > 1:
+        left += (
+            "; of these parameters each method trains its own part, and FLOPs are those of training"
+            " all, without the pre-training"
+        )
     if match:
         named = next(iter(counted.values())).removeprefix("the ")
         return (

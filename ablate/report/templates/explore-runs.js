@@ -120,7 +120,8 @@ function counted(listed) {
   const roles = [...grouped(state.data.runs.filter((run) => !state.others && run.role !== "compare"), (run) => run.role)];
   const all = state.data.runs.length - roles.reduce((sum, [, runs]) => sum + runs.length, 0);
   const number = (count) => count.toLocaleString("en");
-  const rest = roles.map(([role, { length }]) => `${number(length)} ${ROLES[role]}`).join(" and ");
+  // a parent is of several cells
+  const rest = roles.map(([role, runs]) => `${number(new Set(runs.map((run) => run.run)).size)} ${ROLES[role]}`).join(" and ");
   return `${listed === all ? "" : `${number(listed)} of `}${number(all)} run${all === 1 ? "" : "s"}${rest && `; ${rest} runs are not listed`}`;
 }
 function rowOf(run, columns) {
