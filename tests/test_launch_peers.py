@@ -20,7 +20,7 @@ from ablate.launch.executor import Ended
 from ablate.launch.local import LocalExecutor
 from ablate.train import checkpoint
 
-LONG = 200_000  # steps that no test waits for
+LONG = 20_000  # steps that no test waits for
 # A user's part that makes rank 1 fail, or hang, after some steps.
 FAILS = """
 import torch
