@@ -9,7 +9,7 @@ import math
 import re
 import sqlite3
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -499,18 +499,14 @@ def test_a_stratum_is_shown_alone(tab: Page) -> None:
 
 
 @browser_only
-@pytest.mark.parametrize(
-    ("axis", "of"), [("step", None), ("tokens", "tokens"), ("flops", "flops"), ("time", "seconds")]
-)
-def test_curves_are_over_steps_tokens_flops_or_time(
-    tab: Page, studied: SimpleNamespace, axis: str, of: str | None
-) -> None:
-    tab.choose("#explore-x", axis)
+def test_curves_are_over_steps_tokens_flops_or_time(tab: Page, studied: SimpleNamespace) -> None:
     run = studied.numbers["parallel", "12", 1]
     row = studied.data.compared.set_index("run").loc[run]
-    total = 1 if of is None else row[of] / row["steps"]
-    xs = [point["x"] for point in drawn(tab) if point["k"].endswith(f" {run}")]
-    assert xs == pytest.approx([step * total for step in STEPS], rel=1e-3)
+    for axis, of in {"tokens": "tokens", "flops": "flops", "time": "seconds", "step": ""}.items():
+        tab.choose("#explore-x", axis)
+        total = row[of] / row["steps"] if of else 1
+        xs = [point["x"] for point in drawn(tab) if point["k"].endswith(f" {run}")]
+        assert xs == pytest.approx([step * total for step in STEPS], rel=1e-3), axis
 
 
 @browser_only
@@ -524,24 +520,25 @@ def test_axes_are_logarithmic(tab: Page) -> None:
 
 
 @browser_only
-@pytest.mark.parametrize("steps", [STEPS, (10, 20, 30, 40, 1000)])
 def test_smoothing_is_an_average_weighted_by_spacing_with_a_corrected_start(
-    tab: Page, studied: SimpleNamespace, steps: tuple[int, ...]
+    tab: Page, studied: SimpleNamespace
 ) -> None:
-    newer = json.loads(json.dumps(studied.found))
-    newer["series"][0]["steps"] = [list(steps[: len(of)]) for of in newer["series"][0]["steps"]]
-    tab.value(f"ablateExplore.update({json.dumps(newer)})")
     tab.choose("#explore-smooth", "0.95")
     run = studied.numbers["parallel", "12", 1]
-    ys = [point["y"] for point in drawn(tab) if point["k"].endswith(f" {run}")]
     raw = [value("parallel", "12", 1, step) for step in STEPS]
-    at = np.array(steps) * 200 / steps[-1]  # in the parts of training that the weight is of
-    own = 1 - 0.95 ** np.diff(at, prepend=2 * at[0] - at[1])  # the share of the points between
-    expected = [
-        np.average(raw[:count], weights=own[:count] * 0.95 ** (at[count - 1] - at[:count]))
-        for count in range(1, 6)
-    ]
-    assert ys == pytest.approx(expected, rel=1e-3)
+    newer = json.loads(json.dumps(studied.found))
+    (loss,) = newer["series"]
+    for steps in (STEPS, (10, 20, 30, 40, 1000)):
+        loss["steps"] = [list(steps[: len(of)]) for of in loss["steps"]]
+        tab.value(f"ablateExplore.update({json.dumps(newer)})")
+        ys = [point["y"] for point in drawn(tab) if point["k"].endswith(f" {run}")]
+        at = np.array(steps) * 200 / steps[-1]  # in the parts of training that the weight is of
+        own = 1 - 0.95 ** np.diff(at, prepend=2 * at[0] - at[1])  # the share of the points between
+        expected = [
+            np.average(raw[:count], weights=own[:count] * 0.95 ** (at[count - 1] - at[:count]))
+            for count in range(1, 6)
+        ]
+        assert ys == pytest.approx(expected, rel=1e-3), steps
 
 
 @browser_only
@@ -717,30 +714,31 @@ def test_a_click_on_a_mean_lists_its_runs(tab: Page, studied: SimpleNamespace) -
 # -- the table of runs and the drawer --------------------------------------------------------------
 
 
+FILTERS: dict[str, Callable[[tuple[str, str, int]], bool]] = {
+    "status=failed": lambda of: of == ("concat", "4", 2),
+    "parallel n_layer=4": lambda of: of[:2] == ("parallel", "4"),
+    "seed>=1 arm=serial": lambda of: of[0] == "serial" and of[2] >= 1,
+    "metric>3 n_layer=12": lambda of: of[:2] == ("no-skip", "12"),
+    "nothing-is-called-so": lambda of: False,
+    "status!=complete": lambda of: of in [("concat", "4", 2), ("concat", "12", 1)],
+    'loss<1.1 arm="serial"': lambda of: of[:2] == ("serial", "12"),
+    '"held-out loss" > 4 n_layer != 4': lambda of: of[:2] == ("no-skip", "12"),
+    '"training time"<0.34min arm=serial': lambda of: of[0] == "serial" and of[2] == 0,
+    'time="21 s" arm=serial': lambda of: of[0] == "serial" and of[2] == 1,
+    "seed<0.001k arm=serial": lambda of: of[0] == "serial" and of[2] == 0,
+    "arm=serial seed=": lambda of: of[0] == "serial",
+}
+
+
 @browser_only
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("status=failed", lambda of: of == ("concat", "4", 2)),
-        ("parallel n_layer=4", lambda of: of[:2] == ("parallel", "4")),
-        ("seed>=1 arm=serial", lambda of: of[0] == "serial" and of[2] >= 1),
-        ("metric>3 n_layer=12", lambda of: of[:2] == ("no-skip", "12")),
-        ("nothing-is-called-so", lambda of: False),
-        ("status!=complete", lambda of: of in [("concat", "4", 2), ("concat", "12", 1)]),
-        ('loss<1.1 arm="serial"', lambda of: of[:2] == ("serial", "12")),
-        ('"held-out loss" > 4 n_layer != 4', lambda of: of[:2] == ("no-skip", "12")),
-        ('"training time"<0.34min arm=serial', lambda of: of[0] == "serial" and of[2] == 0),
-        ('time="21 s" arm=serial', lambda of: of[0] == "serial" and of[2] == 1),
-        ("seed<0.001k arm=serial", lambda of: of[0] == "serial" and of[2] == 0),
-        ("arm=serial seed=", lambda of: of[0] == "serial"),
-    ],
-)
-def test_runs_are_filtered(tab: Page, studied: SimpleNamespace, text: str, found: Any) -> None:
+def test_runs_are_filtered(tab: Page, studied: SimpleNamespace) -> None:
     assert len(listed(tab)) == 4 * 2 * SEEDS
-    tab.type("#explore-filter", text)
-    assert listed(tab) == sorted(run for of, run in studied.numbers.items() if found(of))
-    tab.choose("#explore-filter", "")
-    assert len(listed(tab)) == 4 * 2 * SEEDS
+    for text, found in FILTERS.items():
+        tab.type("#explore-filter", text)
+        expected = sorted(run for of, run in studied.numbers.items() if found(of))
+        assert listed(tab) == expected, text
+        tab.choose("#explore-filter", "")
+        assert len(listed(tab)) == 4 * 2 * SEEDS
 
 
 @browser_only
@@ -755,43 +753,40 @@ def test_the_count_of_runs_tells_what_is_filtered_from_tuning_runs(tab: Page) ->
 
 
 @browser_only
-@pytest.mark.parametrize(
-    ("condition", "named"),
-    [
+def test_a_condition_that_cannot_be_read_is_named_and_filters_nothing(
+    tab: Page, studied: SimpleNamespace
+) -> None:
+    said = "document.querySelector('#explore-faults').textContent"
+    serial = sorted(run for of, run in studied.numbers.items() if of[0] == "serial")
+    for condition, named in (
         ("foo=3", "foo"),
         ('"no column"<1', "no column"),
         ("seed<x", "x"),
         ('"no', '"no'),
         ('stratum="n_layer', '="n_layer'),
-    ],
-)
-def test_a_condition_that_cannot_be_read_is_named_and_filters_nothing(
-    tab: Page, studied: SimpleNamespace, condition: str, named: str
-) -> None:
-    said = "document.querySelector('#explore-faults').textContent"
-    tab.type("#explore-filter", f"arm=serial {condition}")
-    assert named in tab.value(said)
-    assert listed(tab) == sorted(run for of, run in studied.numbers.items() if of[0] == "serial")
-    tab.choose("#explore-filter", "")
-    assert tab.value(said) == ""
+    ):
+        tab.type("#explore-filter", f"arm=serial {condition}")
+        assert named in tab.value(said), condition
+        assert listed(tab) == serial
+        tab.choose("#explore-filter", "")
+        assert tab.value(said) == ""
 
 
 @browser_only
-@pytest.mark.parametrize(
-    "count", ["76.7T", "1.25 G", "1.25B", "640k", "3.2M", "1,024", "−0.5", "6.6×10¹³", "10¹⁵"]
-)
-def test_numbers_are_read_as_the_table_prints_them(tab: Page, count: str) -> None:
+def test_numbers_are_read_as_the_table_prints_them(tab: Page) -> None:
     size = {"T": 1e12, "G": 1e9, "B": 1e9, "M": 1e6, "k": 1e3}
     powers = {"6.6×10¹³": 6.6e13, "10¹⁵": 1e15}
-    number = powers.get(count) or float(count.rstrip("TGBMk").replace(",", "").replace("−", "-"))
-    number *= size.get(count[-1], 1)
     newer = many(3)
-    newer["runs"]["flops"] = [0.99 * number, number, 1.01 * number]
-    tab.value(f"ablateExplore.update({json.dumps(newer)})")
-    tab.type("#explore-filter", f'flops="{count}"')
-    assert listed(tab) == [2]
-    tab.type("#explore-filter", f'flops>"{count}"')
-    assert listed(tab) == [3 if number > 0 else 1]
+    for count in ("76.7T", "1.25 G", "1.25B", "640k", "3.2M", "1,024", "−0.5", *powers):
+        plain = count.rstrip("TGBMk").replace(",", "").replace("−", "-")
+        number = powers.get(count) or float(plain)
+        number *= size.get(count[-1], 1)
+        newer["runs"]["flops"] = [0.99 * number, number, 1.01 * number]
+        tab.value(f"ablateExplore.update({json.dumps(newer)})")
+        tab.type("#explore-filter", f'flops="{count}"')
+        assert listed(tab) == [2], count
+        tab.type("#explore-filter", f'flops>"{count}"')
+        assert listed(tab) == [3 if number > 0 else 1], count
 
 
 @browser_only
