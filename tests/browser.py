@@ -57,6 +57,7 @@ class Browser:
         os.close(from_browser)
         self._numbers = itertools.count(1)
         self._received = b""
+        self._idle: list[str] = []  # tabs whose processes have compiled earlier scripts
         self.events: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:
@@ -113,8 +114,11 @@ class Browser:
         script: bool = True,
         fragment: str = "",
     ) -> Iterator[Page]:
-        """Open a file, or an address, in a tab, and close it at the end."""
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        """Open a file, or an address, in a tab; what is set for it ends with its session."""
+        if self._idle:
+            target = self._idle.pop()
+        else:
+            target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -126,7 +130,10 @@ class Browser:
         try:
             yield page
         finally:
-            self.call("Target.closeTarget", targetId=target)
+            page.call("Page.navigate", url="about:blank")
+            self.call("Target.detachFromTarget", sessionId=session)
+            self.events = [event for event in self.events if event.get("sessionId") != session]
+            self._idle.append(target)
 
 
 class Page:
