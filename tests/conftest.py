@@ -16,6 +16,7 @@ from cli_helpers import Run, measured_quickstart
 from ablate.cli import main
 
 if TYPE_CHECKING:
+    from browser import Browser
     from ray_cluster import Cluster as Nodes
     from slurm_cluster import Cluster
 
@@ -111,6 +112,17 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     from ablate.cli import running
 
     monkeypatch.setattr(running, "_local", local)
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser for the pages of a test file."""
+    import browser
+
+    if browser.PROGRAM is None:
+        pytest.skip("no chromium here")
+    with browser.Browser(tmp_path_factory.mktemp("profile")) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -7,21 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 from board_pages import Pages, begin, finish
-from browser import PROGRAM, Browser, Page
+from browser import Browser, Page
 from store_plans import claim_next, plan_of, trained
 
 from ablate.board import growth, watch
 from ablate.journal import Journal
 from ablate.store import Database, ingest, owners, register
 
-pytestmark = pytest.mark.skipif(not PROGRAM, reason="no chromium here")
 PLAN = plan_of(levels=("serial", "parallel", "no-skip"), seeds=(0, 1, 2), steps=100)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
 
 
 @pytest.fixture
@@ -47,7 +40,7 @@ def shown(page: Page, part: str) -> str:
 
 
 def test_the_page_grows_and_keeps_what_its_reader_did(
-    db: Database, pages: Pages, browser: Browser
+    db: Database, pages: Pages, chromium: Browser
 ) -> None:
     study_id = register.register(db, PLAN)
     with owners.Owner.here(db) as owner:
@@ -57,7 +50,7 @@ def test_the_page_grows_and_keeps_what_its_reader_did(
         finish(second, "failed", "Traceback\n  one\nValueError: no loss")
         for claim in (first, second):
             ingest.ingest(db, claim.attempt_id)
-        with browser.page(pages.server.address) as page:
+        with chromium.page(pages.server.address) as page:
             until(page, "!document.querySelector('#explore').hidden")
             assert page.value("location.search") == ""  # the token is not in the address
             assert "20/100" in shown(page, "training") and "1 of 9" in shown(page, "progress")
@@ -88,7 +81,7 @@ def test_the_page_grows_and_keeps_what_its_reader_did(
 
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
 def test_nothing_overflows_and_nothing_is_complained_of(
-    db: Database, pages: Pages, browser: Browser, width: int, dark: bool
+    db: Database, pages: Pages, chromium: Browser, width: int, dark: bool
 ) -> None:
     trained(db, plan_of("other", ("serial", "no-skip"), seeds=(7,)))
     study_id = register.register(db, PLAN)
@@ -98,7 +91,7 @@ def test_nothing_overflows_and_nothing_is_complained_of(
             if claim.run.seed < 2:
                 finish(claim, "complete" if claim.run_id % 2 else "failed", f"{'word' * 90}\nx")
             ingest.ingest(db, claim.attempt_id)
-        with browser.page(f"{pages.server.address}&study=wiring", width=width, dark=dark) as page:
+        with chromium.page(f"{pages.server.address}&study=wiring", width=width, dark=dark) as page:
             until(page, "!document.querySelector('#explore').hidden")
             page.click("#part-troubles summary")
             page.click("#part-cells summary")

@@ -20,7 +20,7 @@ mpl.use("agg")
 
 import numpy as np
 import pytest
-from browser import PROGRAM, Browser
+from browser import Browser
 from report_study import NAN, Outcome, few_replicates, study, svg_only  # noqa: F401
 from scipy import stats
 
@@ -424,12 +424,11 @@ PROBE = """
 """
 
 
-@pytest.mark.skipif(not PROGRAM, reason="no chromium here")
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
 def test_the_page_in_chromium(
-    finished: tuple[Database, Path], tmp_path: Path, width: int, dark: bool
+    finished: tuple[Database, Path], chromium: Browser, width: int, dark: bool
 ) -> None:
-    with Browser(tmp_path) as browser, browser.page(finished[1], width=width, dark=dark) as tab:
+    with chromium.page(finished[1], width=width, dark=dark) as tab:
         seen = tab.value(PROBE)
         assert tab.problems() == []
     assert seen["overflow"] <= 0

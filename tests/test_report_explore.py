@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import PROGRAM, Browser, Page
+from browser import Browser, Page
 from report_study import NAN, Outcome, study, svg_only  # noqa: F401
 
 from ablate import report, store, units
@@ -31,7 +31,6 @@ FACTORS = {
 }
 SEEDS = 3
 STEPS = (100, 200, 300, 400, 500)
-browser_only = pytest.mark.skipif(PROGRAM is None, reason="no chromium here")
 
 
 def value(topology: str, layers: str, seed: int, step: int) -> float:
@@ -78,14 +77,6 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespac
             for run in data.compared.to_dict("records")
         }
         yield SimpleNamespace(page=page, data=data, found=found, numbers=numbers)
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if PROGRAM is None:
-        pytest.skip("no chromium here")
-    with Browser(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
 
 
 @pytest.fixture
@@ -297,7 +288,6 @@ def test_figures_of_too_many_marks_become_images(tmp_path: Path) -> None:
 # -- the page --------------------------------------------------------------------------------------
 
 
-@browser_only
 def test_the_table_of_runs_has_the_digits_of_the_page(
     chromium: Browser, studied: SimpleNamespace
 ) -> None:
@@ -315,7 +305,6 @@ def test_the_table_of_runs_has_the_digits_of_the_page(
     assert told == {run: f"{exact[run]:.{places}f}" for run in told}
 
 
-@browser_only
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
 def test_the_page_opens_offline_without_a_fault(
     chromium: Browser, studied: SimpleNamespace, width: int, dark: bool
@@ -337,7 +326,6 @@ def test_the_page_opens_offline_without_a_fault(
         assert [address.partition("#")[0] for address in asked] == [studied.page.as_uri()]
 
 
-@browser_only
 def test_without_javascript_the_page_is_as_before(
     chromium: Browser, studied: SimpleNamespace
 ) -> None:
@@ -352,7 +340,6 @@ def test_without_javascript_the_page_is_as_before(
         assert not {"DIALOG", "SELECT", "INPUT"} & rendered  # nothing that needs a script
 
 
-@browser_only
 def test_nothing_to_explore_is_printed(tab: Page) -> None:
     tab.media("print")
     assert tab.value("document.querySelector('#explore').offsetHeight") == 0
@@ -389,7 +376,6 @@ CONTRAST = """
 """
 
 
-@browser_only
 @pytest.mark.parametrize("dark", [False, True])
 def test_all_text_has_the_contrast_of_wcag_aa(
     chromium: Browser, studied: SimpleNamespace, dark: bool
@@ -401,7 +387,6 @@ def test_all_text_has_the_contrast_of_wcag_aa(
         assert page.value(CONTRAST) == []
 
 
-@browser_only
 def test_every_control_has_a_name(tab: Page) -> None:
     unnamed = tab.value(
         "[...document.querySelectorAll('#explore :is(button, select, input), .filter input')]"
@@ -414,7 +399,6 @@ def test_every_control_has_a_name(tab: Page) -> None:
 # -- the chart -------------------------------------------------------------------------------------
 
 
-@browser_only
 def test_lines_are_of_runs_or_of_their_means_and_spread(tab: Page) -> None:
     points = drawn(tab)  # few runs: one line each
     compared = 4 * 2 * SEEDS - 1  # the failed one has no curve
@@ -436,7 +420,6 @@ def test_lines_are_of_runs_or_of_their_means_and_spread(tab: Page) -> None:
     assert [point["a"] for point in points if point["kind"] == "end"] == ["concat"]
 
 
-@browser_only
 def test_arms_and_seeds_are_hidden_and_isolated(tab: Page) -> None:
     arm = "#explore-arms input[data-value=parallel]"
     tab.click(arm)
@@ -455,7 +438,6 @@ def test_arms_and_seeds_are_hidden_and_isolated(tab: Page) -> None:
     assert len({point["k"] for point in drawn(tab)}) == 4 * 2 * SEEDS - 1
 
 
-@browser_only
 def test_lines_are_grouped_by_a_factor(tab: Page) -> None:
     tab.click("#explore-arms input[data-value=parallel]")
     tab.choose("#explore-group", "n_layer")
@@ -483,7 +465,6 @@ def tab_numbers(page: Page) -> dict[tuple[str, str, int], int]:
     }
 
 
-@browser_only
 def test_the_keyboard_hides_an_arm_and_keeps_its_place(tab: Page) -> None:
     tab.value("document.querySelector('#explore-arms input[data-value=parallel]').focus()")
     tab.press(" ")
@@ -491,14 +472,12 @@ def test_the_keyboard_hides_an_arm_and_keeps_its_place(tab: Page) -> None:
     assert tab.value("document.activeElement.dataset.value") == "parallel"
 
 
-@browser_only
 def test_a_stratum_is_shown_alone(tab: Page) -> None:
     assert len({point["s"] for point in drawn(tab)}) == 2
     tab.choose("#explore-stratum", "=n_layer=12")
     assert {point["s"] for point in drawn(tab)} == {"n_layer=12"}
 
 
-@browser_only
 def test_curves_are_over_steps_tokens_flops_or_time(tab: Page, studied: SimpleNamespace) -> None:
     run = studied.numbers["parallel", "12", 1]
     row = studied.data.compared.set_index("run").loc[run]
@@ -509,7 +488,6 @@ def test_curves_are_over_steps_tokens_flops_or_time(tab: Page, studied: SimpleNa
         assert xs == pytest.approx([step * total for step in STEPS], rel=1e-3), axis
 
 
-@browser_only
 def test_axes_are_logarithmic(tab: Page) -> None:
     for axis in ("x", "y"):
         scale = f"ablateExplore.chart.view.scale('panel0_{axis}').type"
@@ -519,7 +497,6 @@ def test_axes_are_logarithmic(tab: Page) -> None:
         assert tab.value(scale) == "log"
 
 
-@browser_only
 def test_smoothing_is_an_average_weighted_by_spacing_with_a_corrected_start(
     tab: Page, studied: SimpleNamespace
 ) -> None:
@@ -541,7 +518,6 @@ def test_smoothing_is_an_average_weighted_by_spacing_with_a_corrected_start(
         assert ys == pytest.approx(expected, rel=1e-3), steps
 
 
-@browser_only
 def test_smoothing_of_few_points_stays_near_them(tab: Page, studied: SimpleNamespace) -> None:
     tab.choose("#explore-smooth", "0.9")
     run = studied.numbers["parallel", "12", 1]
@@ -550,7 +526,6 @@ def test_smoothing_of_few_points_stays_near_them(tab: Page, studied: SimpleNames
     assert ys == pytest.approx(raw, abs=0.02 * (raw[0] - raw[-1]))
 
 
-@browser_only
 def test_the_axis_fits_arms_near_each_other_until_all_are_asked_for(tab: Page) -> None:
     top = [signal(tab, name) for name in ("y0_low", "y0_high")][1]
     assert top < 4  # no-skip ends above 4
@@ -562,7 +537,6 @@ def test_the_axis_fits_arms_near_each_other_until_all_are_asked_for(tab: Page) -
     assert signal(tab, "y0_high") == top
 
 
-@browser_only
 def test_each_stratum_has_an_axis_that_fits_its_own_visible_lines(tab: Page) -> None:
     for arm in ("serial", "concat", "no-skip"):
         tab.click(f"#explore-arms input[data-value={arm}]")
@@ -574,7 +548,6 @@ def test_each_stratum_has_an_axis_that_fits_its_own_visible_lines(tab: Page) -> 
     assert tab.value("document.querySelector('#explore-beyond').textContent") == ""
 
 
-@browser_only
 def test_a_line_that_the_axis_shows_is_not_named_as_beyond_it(
     tab: Page, studied: SimpleNamespace
 ) -> None:
@@ -595,7 +568,6 @@ def test_a_line_that_the_axis_shows_is_not_named_as_beyond_it(
     assert not [name for name in ("serial", "concat", "no-skip") if name in said]
 
 
-@browser_only
 def test_the_chart_is_zoomed_and_moved(tab: Page) -> None:
     tab.choose("#explore-stratum", "=n_layer=12")
     ready(tab)
@@ -681,7 +653,6 @@ def place(page: Page, run: int, step: int) -> tuple[float, float]:
     return x, y
 
 
-@browser_only
 def test_a_curve_tells_its_values_and_opens_its_run(tab: Page, studied: SimpleNamespace) -> None:
     tab.choose("#explore-stratum", "=n_layer=12")
     tab.click("#explore-seeds li:nth-child(1) button")
@@ -701,7 +672,6 @@ def test_a_curve_tells_its_values_and_opens_its_run(tab: Page, studied: SimpleNa
     assert drawer(tab) == "" and tab.value("location.hash") == ""
 
 
-@browser_only
 def test_a_click_on_a_mean_lists_its_runs(tab: Page, studied: SimpleNamespace) -> None:
     tab.choose("#explore-lines", "mean")
     tab.choose("#explore-stratum", "=n_layer=12")
@@ -730,7 +700,6 @@ FILTERS: dict[str, Callable[[tuple[str, str, int]], bool]] = {
 }
 
 
-@browser_only
 def test_runs_are_filtered(tab: Page, studied: SimpleNamespace) -> None:
     assert len(listed(tab)) == 4 * 2 * SEEDS
     for text, found in FILTERS.items():
@@ -741,7 +710,6 @@ def test_runs_are_filtered(tab: Page, studied: SimpleNamespace) -> None:
         assert len(listed(tab)) == 4 * 2 * SEEDS
 
 
-@browser_only
 def test_the_count_of_runs_tells_what_is_filtered_from_tuning_runs(tab: Page) -> None:
     said = "document.querySelector('#explore-count').textContent"
     compared, tuning = 4 * 2 * SEEDS, 4 * 2 * 2
@@ -752,7 +720,6 @@ def test_the_count_of_runs_tells_what_is_filtered_from_tuning_runs(tab: Page) ->
     assert tab.value(said) == f"{2 * (SEEDS + 2)} of {compared + tuning} runs"
 
 
-@browser_only
 def test_a_condition_that_cannot_be_read_is_named_and_filters_nothing(
     tab: Page, studied: SimpleNamespace
 ) -> None:
@@ -772,7 +739,6 @@ def test_a_condition_that_cannot_be_read_is_named_and_filters_nothing(
         assert tab.value(said) == ""
 
 
-@browser_only
 def test_numbers_are_read_as_the_table_prints_them(tab: Page) -> None:
     size = {"T": 1e12, "G": 1e9, "B": 1e9, "M": 1e6, "k": 1e3}
     powers = {"6.6×10¹³": 6.6e13, "10¹⁵": 1e15}
@@ -789,7 +755,6 @@ def test_numbers_are_read_as_the_table_prints_them(tab: Page) -> None:
         assert listed(tab) == [3 if number > 0 else 1], count
 
 
-@browser_only
 def test_numbers_look_as_those_of_other_tables(tab: Page) -> None:
     """Ties such as 12,250 and 0.8125 too, which Python rounds to the even digit."""
     sizes = [0, 7, 950, 999.7, 12_250, 12_350, 1.125e6, 999_600, 1.25e9, 7.67e13, 2e15, 3.0449e21]
@@ -808,7 +773,6 @@ def test_numbers_look_as_those_of_other_tables(tab: Page) -> None:
     assert shown_of["loss"] == [units.number(value, 3) for value in metrics]
 
 
-@browser_only
 def test_runs_are_sorted_and_those_of_tuning_shown(tab: Page, studied: SimpleNamespace) -> None:
     runs = studied.data.compared.sort_values("metric", na_position="last")
     heading = "#explore-runs th:nth-child(6) button"
@@ -824,7 +788,6 @@ def test_runs_are_sorted_and_those_of_tuning_shown(tab: Page, studied: SimpleNam
     assert set(listed(tab)) == {run for of, run in studied.numbers.items() if of[0] == "serial"}
 
 
-@browser_only
 def test_a_drawer_tells_what_a_run_is(tab: Page, studied: SimpleNamespace) -> None:
     run = studied.numbers["concat", "4", 2]
     baseline = studied.numbers["serial", "4", 2]
@@ -845,7 +808,6 @@ def test_a_drawer_tells_what_a_run_is(tab: Page, studied: SimpleNamespace) -> No
     assert tab.value("document.activeElement.textContent") == str(run)
 
 
-@browser_only
 def test_two_runs_are_side_by_side_and_have_an_address(
     chromium: Browser, studied: SimpleNamespace
 ) -> None:
@@ -869,7 +831,6 @@ def test_two_runs_are_side_by_side_and_have_an_address(
         assert page.problems() == []
 
 
-@browser_only
 def test_the_command_is_copied(tab: Page, studied: SimpleNamespace) -> None:
     run = studied.numbers["parallel", "4", 0]
     tab.value(f"location.hash = 'run={run}'")
@@ -878,7 +839,6 @@ def test_the_command_is_copied(tab: Page, studied: SimpleNamespace) -> None:
     assert tab.value("window.copied") == f"ablate show {run}"
 
 
-@browser_only
 def test_newer_results_keep_what_the_reader_chose(tab: Page, studied: SimpleNamespace) -> None:
     run = studied.numbers["parallel", "4", 0]
     tab.choose("#explore-lines", "runs")
@@ -908,7 +868,6 @@ def test_newer_results_keep_what_the_reader_chose(tab: Page, studied: SimpleName
     assert shown == ["runs", "time"]
 
 
-@browser_only
 def test_static_tables_are_filtered(tab: Page) -> None:
     tab.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     rows = "[...document.querySelector('#table-runs').tBodies[0].rows].filter((row) => !row.hidden)"
@@ -1005,7 +964,6 @@ def many(runs: int) -> dict[str, Any]:
     }
 
 
-@browser_only
 def test_five_thousand_runs_are_explored(chromium: Browser, studied: SimpleNamespace) -> None:
     with chromium.page(studied.page) as page:
         ready(page)
@@ -1024,7 +982,6 @@ def test_five_thousand_runs_are_explored(chromium: Browser, studied: SimpleNames
         assert page.problems() == []
 
 
-@browser_only
 @pytest.mark.usefixtures("svg_only")
 @pytest.mark.parametrize(
     ("metric", "series"), [("copy_loss", "copy_loss"), ("era_accuracy", "loss")]
@@ -1049,7 +1006,6 @@ def test_the_metric_has_its_curve_or_the_page_says_why_there_is_none(
         assert tab.problems() == []
 
 
-@browser_only
 @pytest.mark.usefixtures("svg_only")
 def test_a_study_without_results_says_so(chromium: Browser, tmp_path: Path) -> None:
     factors = {"topology": FACTORS["topology"]}
