@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def config(**changes: Any) -> RunConfig:
     return RunConfig(**TINY | {"n_vocab": 32 + objective.special_tokens} | changes)
 
 
+@cache
 def text(n: int = 4000, n_vocab: int = 32) -> Tokens:
     """A text that is easy to learn: 7 of 8 tokens follow from the last; each has two bytes."""
     random = np.random.default_rng(0)
