@@ -251,20 +251,24 @@ def waiting(db: Database, name: str) -> list[str]:
     rates = _undecided(
         db, name, by="cell.label", role="tune", decision="<> 'seeds'", same="decided.id = cell.id"
     )
-    pilots = _undecided(
-        db,
-        name,
-        by="cell.stratum",
-        role="compare",
-        decision="= 'seeds'",
-        same="decided.stratum = cell.stratum",
-    )
     tables = [
         settings(row.toml)
         for row in selected(db, "SELECT toml FROM study WHERE name = :study", study=name)
     ]
     seeds = [one.get("seeds") for one in tables]
     two_stage = any(isinstance(one, dict) and "pilot" in one for one in seeds)
+    pilots = (
+        _undecided(
+            db,
+            name,
+            by="cell.stratum",
+            role="compare",
+            decision="= 'seeds'",
+            same="decided.stratum = cell.stratum",
+        )
+        if two_stage  # the query reads every run
+        else []
+    )
     what = tuned(tuned_field(tables[0] if tables else {}))
     going_on = [row for row in rates if not row.failed]
     groups = [[row] for row in rates if row.failed] + ([going_on] if going_on else [])
@@ -275,7 +279,7 @@ def waiting(db: Database, name: str) -> list[str]:
     ] + [
         f"the number of seeds of {row.waiting or 'the study'} is not decided yet:"
         f" {_why(row, 'pilot runs')}"
-        for row in (pilots if two_stage else [])
+        for row in pilots
     ]
 
 
@@ -398,6 +402,8 @@ def _seconds_as_before(
             left -= (row.flops or 1.0) * run.step / run.steps
         if not run.dead and not run.queued:
             workers += 1 / (row.pack_size or 1)
+    if not workers:
+        return None
     (before,) = selected(
         db,
         "SELECT sum(attempt.device_seconds) AS seconds, sum(coalesce(run.flops, 1)) AS flops"
@@ -405,7 +411,7 @@ def _seconds_as_before(
         f" attempt.device_seconds IS NOT NULL WHERE {_OF_STUDY}",
         study=study_id,
     )
-    if not workers or not before.flops:
+    if not before.flops:
         return None
     return float(max(0.0, left) * before.seconds / before.flops / workers)
 
