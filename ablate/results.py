@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from ablate import formats, metrics, store, windows
@@ -48,6 +49,7 @@ TEXT = frozenset(
     ]
 )
 NAMED = ("corpus", "tokenizer")  # fields of texts, which may be paths
+CURVES = ("study", "cell", "role", "run", "seed", "series", "step", "tokens", "value")
 WHOLE = (
     *("diverged_at", "seed", "init_seed", "data_seed", "tokens", "n_params", "n_params_body"),
     *("attempts", "step"),
@@ -114,7 +116,7 @@ def load(study: str, db: Source = None, *, role: str | None = "compare") -> pd.D
     opened = database(db)
     row = _study(opened, study)
     runs = _frame(rows.runs(opened, row.name, _role(role)))
-    levels = _frame(rows.levels(opened, row.id))
+    levels = _frame([rows.levels(opened, row.id)])
     for factor, part in levels.groupby("factor", sort=False):
         if factor in runs and pd.api.types.is_numeric_dtype(runs[factor]):
             continue
@@ -126,23 +128,34 @@ def load(study: str, db: Source = None, *, role: str | None = "compare") -> pd.D
 
 
 def fields(study: str, db: Source = None) -> dict[int, dict[str, Any]]:
-    """Return run → the fields of its kind, without the seed and without folders of its user."""
+    """Return run → the fields of its kind, without the seed and without folders of its user.
+
+    Runs of equal fields share one dictionary.
+    """
     opened = database(db)
-    _, found = rows.fields(opened, _study(opened, study).name)
-    return {
-        run: {
-            name: formats.without_folders(value) if name in NAMED and value else value
-            for name, value in json.loads(text).items()
-        }
-        for run, text in found
-    }
+    read: dict[str, dict[str, Any]] = {}
+    of_runs = {}
+    for part in rows.fields(opened, _study(opened, study).name):
+        for run, text in part.rows:
+            if text not in read:
+                read[text] = {
+                    name: formats.without_folders(value) if name in NAMED and value else value
+                    for name, value in json.loads(text).items()
+                }
+            of_runs[run] = read[text]
+    return of_runs
 
 
 def without_folders(runs: pd.DataFrame) -> pd.DataFrame:
     """Return runs whose texts are named without the folders of their user, to be published."""
     named = [name for name in NAMED if name in runs]
     return runs.assign(
-        **{name: runs[name].map(formats.without_folders, na_action="ignore") for name in named}
+        **{
+            name: runs[name].map(
+                {one: formats.without_folders(one) for one in runs[name].dropna().unique()}
+            )
+            for name in named
+        }
     )
 
 
@@ -189,7 +202,7 @@ def arms(study: str, db: Source = None) -> pd.DataFrame:
     for one in compared:
         level = one["level"] if single else f"{one['factor']}={one['level']}"
         named.setdefault(one["cell"], level)
-    cells = _frame(rows.cells(opened, row.id))
+    cells = _frame([rows.cells(opened, row.id)])
     of_cells = [named.get(cell, cell) for cell in cells["cell"]]
     return cells.assign(
         arm=pd.Categorical(
@@ -230,12 +243,95 @@ def curves(
         AblateError: There is no such study, or no run can have such a series.
     """
     opened = database(db)
+    found = curves_of(
+        compact_points(study, series, opened, points=points, role=role),
+        members(study, opened, role=role),
+    )
+    texts = {name: found[name].astype("str") for name in ("cell", "role", "series", "stratum")}
+    return found.assign(study=study, **texts)[[*CURVES, "stratum", "arm"]]
+
+
+def compact_points(
+    study: str,
+    series: str | Iterable[str] | None,
+    db: Source,
+    *,
+    points: int | None = None,
+    role: str | None = "compare",
+) -> pd.DataFrame:
+    """Return the points of `curves` in few bytes, each point of a run once, without its cells.
+
+    Args:
+        study: As in `curves`.
+        series: As in `curves`.
+        db: As in `curves`.
+        points: As in `curves`.
+        role: As in `curves`.
+
+    Returns:
+        series (categories), run, step, value, in this order.
+
+    Raises:
+        AblateError: As in `curves`.
+    """
+    opened = database(db)
     row = _study(opened, study)
     names = None if series is None else [series] if isinstance(series, str) else list(series)
     known.require_series(opened, names or [])
-    return _with_arms(
-        _frame(rows.curves(opened, row.name, names, _role(role), points)), study, opened
-    )
+    return read_points(opened, row.name, names, _role(role), points)
+
+
+def read_points(
+    db: Database,
+    study: str,
+    series: Sequence[str] | None,
+    role: str | None,
+    points: int | None,
+    runs: Iterable[int] | None = None,
+) -> pd.DataFrame:
+    """Return `compact_points` of series that may be unknown, perhaps of some runs alone."""
+    numbers = rows.series(db, series)
+    place = {number: code for code, number in enumerate(numbers)}
+    types = (np.int16, np.int64, np.int64, float)
+    columns: list[list[np.ndarray]] = [[np.empty(0, one)] for one in types]
+    for part in rows.points(db, study, numbers, role, points, runs):
+        # a column of Python numbers takes three times as long as an array of all
+        found = np.array(part.rows, float).reshape(-1, len(types))
+        for column, values, one in zip(columns, found.T, types, strict=True):
+            column.append(values.astype(one))
+    number, run, step, value = (np.concatenate(columns.pop(0)) for _ in types)
+    codes = pd.Series(number).map(place).to_numpy(int)
+    order = np.lexsort((step, run, codes))
+    names = pd.Index(list(numbers.values()), dtype="str")
+    codes, run, step, value = codes[order], run[order], step[order], value[order]
+    series_of = pd.Categorical.from_codes(codes, names)
+    return pd.DataFrame({"series": series_of, "run": run, "step": step, "value": value})
+
+
+def members(study: str, db: Source, *, role: str | None = "compare") -> pd.DataFrame:
+    """Return the cells of runs: cell, role, run, seed, step_tokens, stratum, arm; no long texts.
+
+    Args:
+        study: Name of the study.
+        db: See `load`.
+        role: As in `load`.
+    """
+    opened = database(db)
+    row = _study(opened, study)
+    found = _with_arms(_frame([rows.members(opened, row.name, _role(role))]), study, opened)
+    return found.astype(dict.fromkeys(("cell", "role", "stratum"), "category"))
+
+
+def curves_of(points: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
+    """Return points with the cells of their runs, and the tokens seen by then.
+
+    Args:
+        points: From `compact_points`.
+        members: From `members`.
+    """
+    found = points.merge(members, on="run")
+    found["tokens"] = _typed((found["step"] * found.pop("step_tokens")).rename("tokens"))
+    return found
 
 
 def finals(
@@ -408,11 +504,26 @@ def studies(db: Source = None) -> list[str]:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def _frame(answer: rows.Rows) -> pd.DataFrame:
+def _frame(answer: Iterable[rows.Rows]) -> pd.DataFrame:
     """Rows as a frame in which whole numbers are integers and empty numeric columns are numeric."""
-    frame = pd.DataFrame.from_records(answer.rows, columns=answer.columns, coerce_float=True)
+    columns: dict[str, list[pd.Series]] = {}
+    for part in answer:
+        frame = pd.DataFrame.from_records(part.rows, columns=part.columns, coerce_float=True)
+        for name in part.columns:
+            columns.setdefault(name, []).append(frame[name])
     # a frame whose columns are replaced one by one is slow, and pandas warns of it
-    return pd.DataFrame({name: _typed(frame[name]) for name in frame.columns}, index=frame.index)
+    return pd.DataFrame({name: _typed(_joined(columns.pop(name))) for name in list(columns)})
+
+
+def _joined(parts: list[pd.Series]) -> pd.Series:
+    """Parts of a column as one; a part of NULL alone has the type of the others."""
+    known = [part.dtype for part in parts if part.notna().any()]
+    if len(parts) == 1 or not known:
+        return pd.concat(parts, ignore_index=True)
+    unknown = float if pd.api.types.is_numeric_dtype(known[0]) else known[0]
+    return pd.concat(
+        [part if part.notna().any() else part.astype(unknown) for part in parts], ignore_index=True
+    )
 
 
 def _typed(column: pd.Series) -> pd.Series:

@@ -735,7 +735,7 @@ def test_tuning_has_its_curve_and_its_cost_and_is_not_compared(tmp_path: Path) -
     assert "8 of 8 runs are complete." in text
     assert "Tuned: the learning rate for each topology, on separate seeds (chosen: 0.001)." in text
     assert "Held-out loss over the learning rate." in text
-    curve = report.gather(store.open(str(tmp_path / "ablate.db")), "topology").curves
+    curve = report.gather(store.open(str(tmp_path / "ablate.db")), "topology").points("loss")
     assert curve["value"].max() < 2  # what was tried is in no learning curve
     rows = list(
         csv.DictReader(

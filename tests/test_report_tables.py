@@ -131,7 +131,7 @@ def written(db: Database, name: str, folder: Path, monkeypatch: pytest.MonkeyPat
 
     def noted(table: Table) -> str:
         tables.append(table)
-        return to_csv(table)
+        return "".join(to_csv(table))
 
     def blank(figure_set: FigureSet) -> None:
         figure_set.folder.mkdir(parents=True, exist_ok=True)

@@ -190,6 +190,22 @@ def test_nothing_can_be_written_through_a_reader(db: Database) -> None:
         rows._select(db, "DELETE FROM run")
 
 
+def test_a_study_that_is_read_in_parts_has_the_same_frames(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = [
+        lambda: ablate.load("topology", db, role=None),
+        lambda: ablate.curves("topology", db=db, role=None),
+        lambda: ablate.finals("topology", db=db),
+        lambda: results.pairs("topology", db),
+        lambda: results.attempts("topology", db),
+    ]
+    whole = [one() for one in read]
+    monkeypatch.setattr(rows, "VALUES", 1)  # a row at once: of some a column has NULL alone
+    for one, frame in zip(read, whole, strict=True):
+        pd.testing.assert_frame_equal(one(), frame, check_exact=True)
+
+
 def test_an_unknown_study_names_the_nearest(db: Database) -> None:
     with pytest.raises(AblateError, match="did you mean 'topology'"):
         ablate.load("topolgy", db)

@@ -124,10 +124,12 @@ class StudyData:
         """Interactions of factors that are varied together."""
         return paired.interactions(self.pairs, self.pilots, self.choices, crossed=self.crossed)
 
-    @cached_property
-    def curves(self) -> pd.DataFrame:
-        """Curves of compared runs over training; read on first use, as the answer needs none."""
-        return results.curves(self.study.name, self.series, self.db, points=POINTS)
+    def points(self, *series: str) -> pd.DataFrame:
+        """Read the curves of compared runs, as `ablate.results.compact_points` returns them.
+
+        They are not kept: of many runs they take most of the memory.
+        """
+        return results.compact_points(self.study.name, series, self.db, points=POINTS)
 
     @property
     def series(self) -> list[str]:
@@ -164,7 +166,9 @@ class StudyData:
     @cached_property
     def compared(self) -> pd.DataFrame:
         """The runs that are compared, not those that tuned something."""
-        return self.runs[self.runs["role"] == "compare"].reset_index(drop=True)
+        compared = self.runs["role"] == "compare"
+        # a selection is a copy, even of all
+        return self.runs if compared.all() else self.runs[compared].reset_index(drop=True)
 
     @cached_property
     def good(self) -> pd.DataFrame:
@@ -262,6 +266,10 @@ def read(db: Database, study: str) -> StudyData:
         .set_index("run")["value"]
     )
     runs["seconds"] = runs["run"].map(seconds).astype(float)
+    # texts of fields, of which a study has few: as text they take most of the memory
+    types = runs.dtypes.astype(str)
+    fields = [name for name in types.index[types == "str"] if name not in results.TEXT]
+    runs = runs.astype(dict.fromkeys(fields, "category")).copy()  # with its numbers in one block
     arms = results.arms(study, db)
     strata = list(dict.fromkeys(arms["stratum"]))
     arms = arms.sort_values(
@@ -272,7 +280,8 @@ def read(db: Database, study: str) -> StudyData:
         runs=runs,
         arms=arms,
         decisions=results.decisions(study, db),
-        attempts=results.attempts(study, db),
+        # what a report does not tell, a third of the frame
+        attempts=results.attempts(study, db).drop(columns="evaluation"),
         waiting=status.waiting(db, study),
         levels=results.levels(study, db),
         orders=results.orders(study, db),

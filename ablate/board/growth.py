@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from ablate import results
 from ablate.report import explore, gather
 from ablate.store import Database, live, rows
 from ablate.store.live import Mark
 
+NONE = np.empty(0)
 PAUSE = 10  # times the processor time of making the table pass before it is made again
 
 
@@ -118,20 +120,21 @@ class Growth:
         most = explore.points_of(of * len(self._labels))
         stride = math.ceil(of * len(self._labels) * most / explore.NUMBERS)
         runs = [run for run in runs if run % stride == 0]
-        found = rows.curves(db, self.study, list(self._labels), None, explore.MOST, runs)
-        place = {name: found.columns.index(name) for name in ("series", "run", "step", "tokens")}
-        points: dict[tuple[str, int], dict[int, float]] = {}
-        for row in found.rows:
-            name, run, step, tokens = (row[at] for at in place.values())
-            points.setdefault((name, run), {})[step] = math.nan if row[-1] is None else row[-1]
-            if step and tokens:
-                self._per_step[run] = tokens / step
+        found = results.read_points(db, self.study, list(self._labels), None, explore.MOST, runs)
+        begun = set(found.loc[found["step"] > 0, "run"])
+        members = rows.members(db, self.study, None, runs).rows
+        self._per_step |= {
+            run: tokens for _, _, run, _, tokens in members if tokens and run in begun
+        }
+        points = {
+            key: (part["step"].to_numpy(), part["value"].to_numpy())
+            for key, part in found.groupby(["series", "run"], observed=True)
+        }
         for name in self._labels:
             curves = self._curves.setdefault(name, {})
             for run in runs:
-                curve = points.get((name, run), {})
-                if len(curve) > 1:
-                    steps, values = np.array(list(curve)), np.array(list(curve.values()), float)
+                steps, values = points.get((name, run), (NONE, NONE))
+                if len(steps) > 1:
                     curves[run] = Curve(self.revision, *explore.curve(steps, values, most))
                 elif run in curves:  # it begins again
                     curves[run] = Curve(self.revision, (), [])

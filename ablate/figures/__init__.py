@@ -14,7 +14,7 @@ from ablate.figures.rates import rates
 from ablate.figures.scaling import frontier, isoflop, residuals, scaling
 from ablate.figures.seeds import seeds
 from ablate.figures.style import Look, inline, looking, multiples, save, theme, told
-from ablate.figures.training import blocks, curves, gaps, positions
+from ablate.figures.training import blocks, curves, gaps, positions, summary
 
 __all__ = [
     "Look",
@@ -39,6 +39,7 @@ __all__ = [
     "save",
     "scaling",
     "seeds",
+    "summary",
     "theme",
     "told",
 ]

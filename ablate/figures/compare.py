@@ -124,7 +124,7 @@ def _panel(
             heights.append(y - _height(name) / 2)
             names.append(name)
             own = pairs[(pairs["family"] == row["family"]) & (pairs["cell"] == row["cell"])]
-            _row(ax, heights[-1], row, own, low, high)
+            _row(ax, heights[-1], row, own, low, high, of=len(pairs))
             y -= _height(name)
         ax.vlines(0, y, top - _height(group.heading), color=style.INK, linewidth=0.7, zorder=1)
         top -= group.height
@@ -254,8 +254,20 @@ def _window(effects: pd.DataFrame, pairs: pd.DataFrame) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, high: float) -> None:
-    """Draw pairs, interval and mean of one level, as far as they are on the axis."""
+def _row(
+    ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, high: float, *, of: int
+) -> None:
+    """Draw pairs, interval and mean of one level, as far as they are on the axis.
+
+    Args:
+        ax: The axes.
+        y: The height of the row.
+        row: The effect.
+        pairs: Its pairs.
+        low: The lower end of the axis.
+        high: Its upper end.
+        of: How many pairs the figure has.
+    """
     shade, mean = style.color(row["place"]), row["mean"]
     name = row["name_told"]
     ends = [end for end in (row["lo"], row["hi"]) if math.isfinite(end)]
@@ -281,10 +293,13 @@ def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, hi
         outside = ax.annotate(text, (high if right else low, y + apart), **side, **text_style)
         style.tip(outside, told)
         y -= apart
-    for _, pair in pairs[pairs["difference"].between(low, high)].iterrows():
-        dot = style.faint(ax, pair["difference"], y, "o", shade)
-        seed = f"{name}, seed {pair['seed']}: {signed(pair['difference'], places)}"
-        style.tip(dot, seed, single=True)
+    inside = pairs[pairs["difference"].between(low, high)]
+    if of > style.SHAPES:
+        style.faint(ax, inside["difference"], [y] * len(inside), "o", shade, of=of)
+    else:
+        for seed, difference in zip(inside["seed"], inside["difference"], strict=True):
+            dot = style.faint(ax, difference, y, "o", shade)
+            style.tip(dot, f"{name}, seed {seed}: {signed(difference, places)}", single=True)
     if ends and ends[0] <= high and ends[1] >= low:
         thick: dict[str, Any] = {"linewidth": 1.8, "solid_capstyle": "butt", "zorder": 3}
         shown = [max(ends[0], low), min(ends[1], high)]
@@ -362,7 +377,17 @@ def ordered(
             ]
             lines.append(
                 _ordered_line(
-                    ax, part, levels, x, y, name, index, ax.transData + aside, places, texts
+                    ax,
+                    part,
+                    levels,
+                    x,
+                    y,
+                    name,
+                    index,
+                    ax.transData + aside,
+                    places,
+                    texts,
+                    len(whole),
                 )
             )
         style.fit(ax, np.concatenate(heights))
@@ -420,10 +445,11 @@ def _ordered_line(
     transform: Transform,
     places: int | None,
     texts: Mapping[float, str],
+    of: int,
 ) -> Line2D:
     look: dict[str, Any] = {**style.look(index, 4.0), "transform": transform}
     runs = part[x].astype(float), part[y].astype(float)
-    style.faint(ax, *runs, "o", look["color"], transform=transform)
+    style.faint(ax, *runs, "o", look["color"], of=of, transform=transform)
     for value, effect in levels.items():
         if _has_interval(effect):
             interval = {**look, "marker": "", "linewidth": 1.2, "solid_capstyle": "butt"}

@@ -59,7 +59,8 @@ def pareto(
         ax.plot(best[x], best[y], color=style.RULE, gid="front", **step)
         handles = []
         for name, index, part in arms:
-            style.faint(ax, part[x], part[y], style.marker(index), style.color(index))
+            mark = style.marker(index), style.color(index)
+            style.faint(ax, part[x], part[y], *mark, of=len(whole))
             at = part[[x, y]].mean()
             low, high = part[x].min(), part[x].max()
             text = f"{name}: {style.rough(at[y], places)} in {at[x]:.3g} s"

@@ -10,8 +10,6 @@ from matplotlib.axes import Axes
 
 from ablate.figures import style
 
-TIPPED = 2000  # runs of a figure whose marks tell their values; more take seconds and megabytes
-
 
 def seeds(
     frame: pd.DataFrame,
@@ -63,7 +61,7 @@ def seeds(
                 ax, _told(name, part[y], places), *line, color=style.color(index), linewidth=0.8
             )
             filled = part["seed"].isin(lower)
-            tipped = len(whole) <= TIPPED
+            tipped = len(whole) <= style.SHAPES
             by = part.index if tipped else filled
             for _, runs in part.groupby(by, sort=False):
                 shade = style.color(index) if filled[runs.index[0]] else "none"
@@ -74,6 +72,7 @@ def seeds(
                     color=style.color(index),
                     markerfacecolor=shade,
                     markersize=4,
+                    rasterized=not tipped,
                 )
                 if tipped:
                     value = style.rough(runs[y].iloc[0], places)

@@ -35,10 +35,14 @@ from ablate.paths import atomic
 WIDTH = 3.4  # inches: a column of a two-column paper
 CHARACTERS = 16  # of a legend, an inch
 NARROWEST = 2.1  # inches of a panel
+DOTS = 200  # an inch, of PNG and of marks that are pixels
 KINDS = ("svg", "pdf", "png")  # files of a figure
 INK = "#232629"  # text, axes, the baseline
 RULE = "#d5d8dc"  # grid and other thin lines
 PAPER = "#fefefe"  # the inside of hollow marks
+# most marks of single runs in a figure that are shapes, and tell their values; more are pixels, as
+# shapes would take megabytes and minutes
+SHAPES = 2000
 PALETTE: tuple[str, ...] = tuple(sns.color_palette("colorblind", 7).as_hex())
 MARKERS = "osD^vP*X"
 DASHES: tuple[object, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1.5, 1.5)))
@@ -148,6 +152,15 @@ def canvas(ax: Axes | None, height: float, legend: Sequence[str] = ()) -> Axes:
     return ax
 
 
+SPAN = 1e100  # largest number that an axis can span
+
+
+def drawable(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame with numbers that an axis can span: larger ones become infinite."""
+    floats = frame.select_dtypes("float")
+    return frame.assign(**floats.mask(floats.abs() > SPAN, floats * math.inf))
+
+
 def color(index: int) -> str:
     """Return the colour of an arm; the baseline, index 0, has the colour of the text."""
     return INK if index == 0 else PALETTE[(index - 1) % len(PALETTE)]
@@ -185,9 +198,10 @@ def handle(index: int, **more: Any) -> Line2D:
     return Line2D([], [], **{**look(index, 4.0), **more})
 
 
-def faint(ax: Axes, x: Any, y: Any, mark: str, shade: str, **more: Any) -> Line2D:
-    """Draw single runs, behind what is said of them together."""
+def faint(ax: Axes, x: Any, y: Any, mark: str, shade: str, *, of: int = 0, **more: Any) -> Line2D:
+    """Draw single runs, behind what is said of them together; `of` is how many the figure has."""
     small: dict[str, Any] = {"alpha": 0.3, "markersize": 2.6, "markeredgewidth": 0}
+    small["rasterized"] = max(of, np.size(x)) > SHAPES
     return ax.plot(x, y, mark, color=shade, **small, **more)[0]
 
 
@@ -621,7 +635,7 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = KINDS) -> list[Path]
                     part.write_text(_titled(_svg(figure)), encoding="utf-8")
                 else:
                     dated = {"CreationDate": None} if kind == "pdf" else {"Software": None}
-                    figure.savefig(part, format=kind, dpi=200, metadata=dated)
+                    figure.savefig(part, format=kind, dpi=DOTS, metadata=dated)
     return list(files.values())
 
 
@@ -635,9 +649,14 @@ def _lay_out(figure: Figure) -> None:
 
 
 def _svg(figure: Figure) -> str:
+    """Return a figure as SVG; images of marks have the class "pixels"."""
     text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
-    return text.getvalue()
+    pixels = any(line.get_rasterized() for line in figure.findobj(Line2D))
+    dots: dict[str, Any] = {"dpi": DOTS} if pixels else {}
+    figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True, **dots)
+    return (
+        re.sub("<image ", '<image class="pixels" ', text.getvalue()) if pixels else text.getvalue()
+    )
 
 
 _TIP = re.compile(r'<g id="(tip|run):([^"]*)">')

@@ -26,7 +26,7 @@ EARLY = 0.2  # share of a run, with its steep fall, that the y axis does not fit
 
 
 def curves(
-    frame: pd.DataFrame,
+    frame: pd.DataFrame | list[Arm],
     *,
     x: str = "tokens",
     hue: str = "arm",
@@ -45,7 +45,7 @@ def curves(
         frame: Columns `x`, step, run, value, `hue`, and diverged_at if runs diverged. A column
             untrained says which arms did not learn: the y axis does not fit them. A column final
             has what was measured of each run at its end, perhaps on more data than the last
-            point of its curve.
+            point of its curve. Or what `summary` makes of it.
         x: tokens, flops, seconds or step.
         hue: Column of the arm.
         label: Name of the y axis.
@@ -53,14 +53,14 @@ def curves(
         ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
-        arms = _arms(frame, x, hue)
+        arms = summary(frame, x=x, hue=hue) if isinstance(frame, pd.DataFrame) else frame
         middle = np.median([arm.end for arm in _healthy(arms)]) if arms else 0.0
         shown = _shown(arms, [abs(arm.end - middle) for arm in arms])
         return _over_training(arms, shown, x, label, lambda _, value: rough(value, places), ax)
 
 
 def gaps(
-    frame: pd.DataFrame,
+    frame: pd.DataFrame | list[Arm],
     *,
     x: str = "tokens",
     hue: str = "arm",
@@ -90,13 +90,13 @@ def gaps(
         return f"+{text}" if value > 0 else text
 
     with style.theme():
-        arms = _arms(frame, x, hue)
+        arms = summary(frame, x=x, hue=hue) if isinstance(frame, pd.DataFrame) else frame
         shown = _shown(arms, [abs(arm.end) for arm in arms])
         return _over_training(arms, shown, x, label, write, ax, differences=True)
 
 
 def _over_training(
-    arms: list[_Arm],
+    arms: list[Arm],
     shown: list[bool],
     x: str,
     label: str,
@@ -177,7 +177,7 @@ def positions(
 
 
 def _profile(frame: pd.DataFrame, x: str, hue: str, ax: Axes | None) -> Axes:
-    arms = _arms(frame.assign(step=frame[x]), x, hue)
+    arms = summary(frame.assign(step=frame[x]), x=x, hue=hue)
     names = style.entries(arm.name for arm in arms)
     ax = style.canvas(ax, 2.2, names)
     lines = [_draw(ax, arm, x) for arm in arms]
@@ -187,7 +187,9 @@ def _profile(frame: pd.DataFrame, x: str, hue: str, ax: Axes | None) -> Axes:
 
 
 @dataclass(frozen=True, eq=False)
-class _Arm:
+class Arm:
+    """What a figure shows of the curves of an arm."""
+
     name: str
     index: int
     points: pd.DataFrame  # per step: x, mean, low, high of the runs that went furthest
@@ -201,14 +203,23 @@ class _Arm:
         return float(self.points["mean"].iloc[-1])
 
 
-def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
+def summary(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm") -> list[Arm]:
+    """Return what `curves` and `gaps` draw of each arm: as much of many runs as of a few.
+
+    Args:
+        frame: As for `curves`.
+        x: tokens, flops, seconds or step.
+        hue: Column of the arm.
+    """
     used = dict.fromkeys((hue, "run", "step", x, "value", "diverged_at", "untrained", "final"))
-    frame = frame[[name for name in used if name in frame]]  # each selection below copies them all
-    whole = frame[
-        np.isfinite(frame["value"].astype(float)) & np.isfinite(frame[x].astype(float))
-    ].sort_values("step")
+    known = [name for name in used if name in frame]  # each selection below copies them all
     arms = []
-    for name, index, part in style.arms(whole, hue):
+    for name, index, part in style.arms(frame, hue):
+        part = style.drawable(part[known])
+        part = part[np.isfinite(part["value"].astype(float)) & np.isfinite(part[x].astype(float))]
+        if part.empty:
+            continue
+        part = part.sort_values("step", kind="stable")
         last = part.groupby("run")["step"].transform("max")
         furthest = part[last == last.max()]
         by_step = furthest.groupby("step")
@@ -226,11 +237,11 @@ def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
         finals = furthest.drop_duplicates("run").get("final", pd.Series([np.nan])).astype(float)
         final = float(finals.mean() if finals.notna().all() else points["mean"].iloc[-1])
         untrained = "untrained" in part and bool(part["untrained"].any())
-        arms.append(_Arm(name, index, points, short, diverged, untrained, final))
+        arms.append(Arm(name, index, points, short, diverged, untrained, final))
     return arms
 
 
-def _shown(arms: list[_Arm], distances: list[float]) -> list[bool]:
+def _shown(arms: list[Arm], distances: list[float]) -> list[bool]:
     """Return which arms the axis fits: those near each other that learnt and did not diverge."""
     healthy = _healthy(arms)
     kept = [distance for arm, distance in zip(arms, distances, strict=True) if arm in healthy]
@@ -238,13 +249,13 @@ def _shown(arms: list[_Arm], distances: list[float]) -> list[bool]:
     return [arm in healthy and next(near) for arm in arms]
 
 
-def _healthy(arms: list[_Arm]) -> list[_Arm]:
+def _healthy(arms: list[Arm]) -> list[Arm]:
     """Return the arms that did not diverge, and of these those that learnt, if there are any."""
     whole = [arm for arm in arms if not arm.diverged] or arms
     return [arm for arm in whole if not arm.untrained] or whole
 
 
-def _spread(arms: list[_Arm]) -> float:
+def _spread(arms: list[Arm]) -> float:
     """Return the range of an arm's seeds at the end: the median over arms."""
     return (
         float(np.median([arm.points["high"].iloc[-1] - arm.points["low"].iloc[-1] for arm in arms]))
@@ -254,7 +265,7 @@ def _spread(arms: list[_Arm]) -> float:
 
 
 def _names(
-    arms: list[_Arm], span: tuple[float, float] | None, write: Callable[[str, float], str]
+    arms: list[Arm], span: tuple[float, float] | None, write: Callable[[str, float], str]
 ) -> list[str]:
     """Return entries of the legend, with the value of an arm that ends outside the axis."""
     low, high = span or (-np.inf, np.inf)
@@ -272,7 +283,7 @@ def _names(
 
 
 def _draw(
-    ax: Axes, arm: _Arm, x: str, write: Callable[[str, float], str] = lambda _, value: rough(value)
+    ax: Axes, arm: Arm, x: str, write: Callable[[str, float], str] = lambda _, value: rough(value)
 ) -> Line2D:
     shade, points = style.color(arm.index), arm.points
     ax.fill_between(
@@ -293,7 +304,7 @@ def _draw(
     return line
 
 
-def _late(arms: list[_Arm], also: float | None = None) -> np.ndarray:
+def _late(arms: list[Arm], also: float | None = None) -> np.ndarray:
     """Return what the y axis fits: the values of `arms` after their first fifth, and `also`."""
     late = [arm.points[arm.points["x"] >= EARLY * arm.points["x"].max()] for arm in arms]
     return np.array(

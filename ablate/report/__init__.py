@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -302,9 +302,12 @@ def _full(*tables: Table) -> list[Table]:
     return [table for table in tables if table.rows]
 
 
-def _save(path: Path, text: str) -> None:
+def _save(path: Path, text: str | Iterable[str]) -> None:
+    """Write a text, or its parts one after another."""
+    parts = [text] if isinstance(text, str) else text
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_CONTROL.sub("�", text), encoding="utf-8", errors="replace")
+    with path.open("w", encoding="utf-8", errors="replace") as file:
+        file.writelines(_CONTROL.sub("�", part) for part in parts)
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from typing import Any
@@ -108,9 +109,9 @@ def troubles(data: ReportData) -> Table:
     """Return a table of runs and attempts that failed, diverged, stopped or lacked memory."""
     last = data.attempts.sort_values("n").drop_duplicates("run", keep="last").set_index("run")
     rows = []
-    for run in (
-        data.runs[data.runs["status"].isin(UNFINISHED)].drop_duplicates("run").to_dict("records")
-    ):
+    columns = ["run", "cell", "seed", "role", "status", "diverged_at", "attempts"]
+    unfinished = data.runs.loc[data.runs["status"].isin(UNFINISHED), columns]
+    for run in unfinished.drop_duplicates("run").to_dict("records"):
         error = last["error"].get(run["run"]) if len(last) else None
         step = run["diverged_at"]
         rows.append(
@@ -151,20 +152,20 @@ def runs(data: ReportData) -> Table:
     field = tuned_field(data.settings)
     if data.study.own and data.runs.get(field, pd.Series(dtype=float)).isna().all():
         field = ""  # no column
-    rows = tuple(
-        (
-            Value(f"{run['run']}", run["run"]),
-            run["cell"],
-            Value(f"{run['seed']}", run["seed"]),
-            run["role"],
-            run["status"],
-            measured(float(run["metric"]), data.places),
-            *((_rate(run[field]),) if field in data.runs else ()),
-            _seconds(float(run["seconds"])),
-            Value(f"{run['attempts']}", run["attempts"]),
-        )
-        for run in data.runs.to_dict("records")
-    )
+    # rows share what many of them have: all of their own they would take a kilobyte each
+    number, rate = functools.cache(_number), functools.cache(_rate)
+    columns = [
+        map(_number, data.runs["run"].tolist()),
+        _shared(data.runs["cell"]),
+        map(number, data.runs["seed"].tolist()),
+        _shared(data.runs["role"]),
+        _shared(data.runs["status"]),
+        (measured(float(value), data.places) for value in data.runs["metric"].tolist()),
+        *([map(rate, data.runs[field].tolist())] if field in data.runs else []),
+        (_seconds(float(value)) for value in data.runs["seconds"].tolist()),
+        map(number, data.runs["attempts"].tolist()),
+    ]
+    rows = tuple(zip(*columns, strict=True))
     return Table(
         "runs",
         f"All {plural(len(rows), 'run')}.",
@@ -186,6 +187,17 @@ def runs(data: ReportData) -> Table:
         folded=True,
         data=without_folders(data.runs),
     )
+
+
+def _shared(texts: pd.Series) -> list[str]:
+    """Return texts of which equal ones are one object."""
+    places, names = pd.factorize(texts)
+    known = list(names)
+    return [known[place] for place in places]
+
+
+def _number(value: int) -> Value:
+    return Value(f"{value}", value)
 
 
 def _rate(value: Any) -> Value:

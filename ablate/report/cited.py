@@ -65,8 +65,11 @@ def _sources(data: ReportData) -> Iterator[str]:
         for one in data.code
         for factor, name, _, source in one.code.about.get("levels", ())
     }
+    used = {one for name, row in CATALOGUE.items() for one in (name, *row.needs, NEUTRAL.get(name))}
+    used.discard("seed")  # it has no source, and differs from run to run
+    runs = data.runs[[name for name in data.runs if name in used]].drop_duplicates()
     # a set takes one None for the same as another, but not one NaN
-    runs = data.runs.astype(object).where(data.runs.notna(), None)
+    runs = runs.astype(object).where(runs.notna(), None)
     for name, row in CATALOGUE.items():
         default = field_info(name).default
         for fields in _combinations(runs, name, row):

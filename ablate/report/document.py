@@ -6,7 +6,7 @@ import csv
 import html
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +15,11 @@ import pandas as pd
 
 from ablate import figures
 
+PART = 10_000  # rows of a CSV file that are made at once
 MOST_TOLD = 48  # numbers in the text that stands for a figure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Value:
     """A cell shown as `text`, and sorted by and exported as `value`."""
 
@@ -26,7 +27,7 @@ class Value:
     value: float | int | str | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Span(Value):
     """An interval: `value` is its lower end. A CSV file has a column for either end."""
 
@@ -34,7 +35,7 @@ class Span(Value):
     high: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Estimate(Value):
     """A number shown with its interval. A CSV file has a column for the number and either end."""
 
@@ -127,10 +128,15 @@ def missing(value: object) -> bool:
     return value is None or value != value
 
 
-def to_csv(table: Table) -> str:
-    """Return the values, not rounded; NaN and unknown are empty, ±∞ are "inf" and "-inf"."""
+def to_csv(table: Table) -> Iterator[str]:
+    """Yield the values in parts of a text, not rounded; NaN and unknown are empty, ±∞ are "inf" and
+    "-inf".
+    """
     if table.data is not None:
-        return table.data.to_csv(index=False, lineterminator="\n")
+        for first in range(0, max(1, len(table.data)), PART):
+            part = table.data.iloc[first : first + PART]
+            yield part.to_csv(index=False, header=not first, lineterminator="\n")
+        return
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     parts = [
@@ -149,7 +155,7 @@ def to_csv(table: Table) -> str:
         ]
         for row in table.rows
     )
-    return text.getvalue()
+    yield text.getvalue()
 
 
 def _columns(table: Table) -> list[tuple[str | Value, ...]]:
@@ -209,10 +215,12 @@ _TEX |= {
     digit: f"$^{{{plain}}}$" for digit, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-", strict=True)
 }
 
+_TEX_OF = str.maketrans(_TEX)
+
 
 def tex(text: str) -> str:
     """Return `text` escaped for LaTeX."""
-    joined = "".join(_TEX.get(character, character) for character in text)
+    joined = text.translate(_TEX_OF)
     return joined.replace("}$$^{", "")  # neighbouring superscripts are one
 
 

@@ -7,6 +7,7 @@ row's value among them}.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import shlex
@@ -53,8 +54,10 @@ def exploration(data: ReportData) -> dict[str, Any]:
             (which list of steps) and values (a list a run, null for what is no number).
         thinned: sentences on what was left out.
     """
-    curves, notes = _series(data)
-    per_step = _tokens_per_step(data.curves)
+    # one after another: to read all at once takes twice the memory
+    points = [data.points(name) for name in sorted(data.series)]
+    curves, notes = _series(data, points)
+    per_step = _tokens_per_step(data, points)
     return {**without_curves(data, per_step), "series": curves, "thinned": notes}
 
 
@@ -157,20 +160,22 @@ def _runs(
 def _configs(data: ReportData) -> tuple[dict[str, Any], list[dict[str, Any]], dict[int, int]]:
     """Return the fields that all runs share, each set of other fields, and run → its set."""
     fields = results.fields(data.study.name, data.db)
-    texts = {run: {k: json.dumps(v) for k, v in of.items()} for run, of in fields.items()}
+    different = {id(of): of for of in fields.values()}
+    texts = {key: {k: json.dumps(v) for k, v in of.items()} for key, of in different.items()}
     names = list(dict.fromkeys(name for of in texts.values() for name in of))
     shared = [name for name in names if len({of.get(name) for of in texts.values()}) == 1]
     first = next(iter(fields.values()), {})
     rest = [name for name in names if name not in set(shared)]
     places: dict[tuple[str | None, ...], int] = {}
     sets: list[dict[str, Any]] = []
-    chosen = {}
-    for run, of in texts.items():
+    place = {}
+    for number, of in texts.items():
         key = tuple(of.get(name) for name in rest)
         if key not in places:
             places[key] = len(sets)
-            sets.append({name: fields[run][name] for name in rest if name in of})
-        chosen[int(run)] = places[key]
+            sets.append({name: different[number][name] for name in rest if name in of})
+        place[number] = places[key]
+    chosen = {int(run): place[id(of)] for run, of in fields.items()}
     return _safe({name: first[name] for name in shared}), _safe(sets), chosen
 
 
@@ -207,31 +212,37 @@ def _logs(data: ReportData, attempts: pd.DataFrame) -> list[str | None]:
     ]
 
 
-def _tokens_per_step(curves: pd.DataFrame) -> dict[int, float]:
-    """Return run → tokens of one step, of the runs in which a step has tokens."""
-    last = curves[curves["step"] > 0].drop_duplicates("run", keep="last")
-    return dict(zip(last["run"], (last["tokens"] / last["step"]).fillna(0.0), strict=True))
+def _tokens_per_step(data: ReportData, points: Sequence[pd.DataFrame]) -> dict[int, float]:
+    """Return run → tokens of one step, of the runs that have made one."""
+    members = results.members(data.study.name, data.db)
+    runs = {run for part in points for run in part.loc[part["step"] > 0, "run"].unique()}
+    begun = members[members["run"].isin(runs)]
+    return dict(zip(begun["run"], begun["step_tokens"].astype(float).fillna(0.0), strict=True))
 
 
 # -- curves ----------------------------------------------------------------------------------------
 
 
-def _series(data: ReportData) -> tuple[list[dict[str, Any]], list[str]]:
+def _series(
+    data: ReportData, compared: Sequence[pd.DataFrame]
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Return each series of the study with its curves, and what was thinned."""
-    frame = _with_two_points(data.curves)
-    count = frame.groupby(["series", "run"]).ngroups
+    frames = list(map(_with_two_points, compared))
+    sizes = pd.concat([part.groupby("run").size() for part in frames])
+    count = len(sizes)
     points = points_of(count)
     notes = []
-    if count and (longest := int(frame.groupby(["series", "run"]).size().max())) > points:
+    if count and (longest := int(sizes.max())) > points:
         notes.append(
             f"Of each curve {points} points are here, of up to {longest:,} in the figures."
         )
     if count * points > NUMBERS:
-        runs = frame["run"].drop_duplicates()
-        kept = runs.iloc[:: math.ceil(count * points / NUMBERS)]
+        runs = sizes.index.drop_duplicates()
+        kept = runs[:: math.ceil(count * points / NUMBERS)]
         notes.append(f"Curves of {len(kept):,} of {plural(len(runs), 'run')} are here.")
-        frame = frame[frame["run"].isin(set(kept))]
-    others = _of_other_roles(data)
+        frames = [part[part["run"].isin(kept)] for part in frames]
+    frame = pd.concat(frames)
+    others = _of_other_roles(data, [one["series"].iloc[0] for one in compared if len(one)])
     if len(frame) + len(others) > NUMBERS:
         notes.append("Curves of runs that are not compared are left out.")
     else:
@@ -239,28 +250,29 @@ def _series(data: ReportData) -> tuple[list[dict[str, Any]], list[str]]:
     labels = labels_of(data)
     return [
         {"name": name, "label": labels[str(name)], **_curves(part, points)}
-        for name, part in frame.groupby("series")
+        for name, part in frame.groupby("series", observed=True)
     ], notes
 
 
-def _with_two_points(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return the points of each curve once, without curves of a single point."""
-    frame = curves.drop_duplicates(["series", "run", "step"])
-    return frame[frame.groupby(["series", "run"])["step"].transform("size") > 1]
+def _with_two_points(points: pd.DataFrame) -> pd.DataFrame:
+    """Return the points of curves that have several, of one series."""
+    several = points.groupby("run")["step"].transform("size") > 1
+    return points if several.all() else points[several]
 
 
-def _of_other_roles(data: ReportData) -> pd.DataFrame:
-    """Return a few points of each curve of the runs that are not compared."""
+def _of_other_roles(data: ReportData, names: list[str]) -> pd.DataFrame:
+    """Return a few points of each curve, of these series, of the runs that are not compared."""
     compared = set(data.compared["run"])
     roles = [role for role in data.runs["role"].unique() if role != "compare"]
-    names = list(data.curves["series"].unique())
     found = [
-        results.curves(data.study.name, names, data.db, points=FEWEST, role=role)
+        results.compact_points(data.study.name, name, data.db, points=FEWEST, role=role)
         for role in roles
-        if names
+        for name in names
     ]
-    frame = pd.concat(found) if found else data.curves.iloc[:0]
-    return _with_two_points(frame[~frame["run"].isin(compared)])
+    several = [_with_two_points(one[~one["run"].isin(compared)]) for one in found]
+    if not several:
+        return pd.DataFrame()
+    return pd.concat(several).drop_duplicates(["series", "run", "step"])
 
 
 def points_of(count: int) -> int:
@@ -273,9 +285,15 @@ def curve(
 ) -> tuple[tuple[int, ...], list[float | int | None]]:
     """Return the steps and values of a curve, at most `points` of them, evenly spread."""
     if len(steps) > points:
-        keep = np.unique(np.linspace(0, len(steps) - 1, points).round().astype(int))
+        keep = _spread(len(steps), points)
         steps, values = steps[keep], values[keep]
     return tuple(map(int, steps)), list(map(_number, values.tolist()))
+
+
+@functools.cache
+def _spread(count: int, points: int) -> np.ndarray:
+    """Return the places of `points` of `count` points, evenly spread."""
+    return np.unique(np.linspace(0, count - 1, points).round().astype(int))
 
 
 def labels_of(data: ReportData) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 import multiprocessing
 import os
 import signal
@@ -20,11 +19,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from ablate import figures
+from ablate.figures.style import drawable
 from ablate.launch.devices import cpu_threads
 from ablate.report.document import Figure
 from ablate.report.labels import sentence
 
-SPAN = 1e100  # largest number that an axis can span
 OPEN = 12  # panels of a figure that is open at first
 MOST = 16  # processes that draw, each with 40 MB of its own
 
@@ -157,15 +156,10 @@ class _Drawing:
 
     def _drawn(self, panel: Panel, ax: Axes | None = None) -> Axes:
         on = {} if ax is None else {"ax": ax}
-        return self.draw(*map(_drawable, panel.frames), **self.options, **panel.options, **on)
-
-
-def _drawable(frame: Any) -> Any:
-    """Return a frame with numbers that an axis can span: larger ones become infinite."""
-    if not isinstance(frame, pd.DataFrame):
-        return frame
-    floats = frame.select_dtypes("float")
-    return frame.assign(**floats.mask(floats.abs() > SPAN, floats * math.inf))
+        frames = (
+            drawable(frame) if isinstance(frame, pd.DataFrame) else frame for frame in panel.frames
+        )
+        return self.draw(*frames, **self.options, **panel.options, **on)
 
 
 def _side_by_side(shares: Sequence[Sequence[_Drawing]]) -> None:

@@ -60,7 +60,7 @@ def _training(data: ReportData) -> str:
     if data.study.kind == "imported":
         return _imported(data)
     texts = {
-        name: listed(sorted({without_folders(text) for text in map(str, runs[name])}), "or")
+        name: listed(sorted({without_folders(str(text)) for text in runs[name].unique()}), "or")
         for name in ("corpus", "tokenizer", "schedule", "precision")
     } | {"n_ctx": _values(runs["n_ctx"])}
     pretrained = data.runs[data.runs["role"] == "pretrain"]
@@ -68,10 +68,11 @@ def _training(data: ReportData) -> str:
     made = "trained" if pretrained.empty else "pre-trained"
     amount = " to ".join(dict.fromkeys((count(tokens[0]), count(tokens[-1]))))
     batch = _values(runs["batch_tokens"], count)
+    known = [name for name in runs if name in CATALOGUE and name != "seed"]
     # runs of earlier versions lack fields, which had the default
     fields = [
         {str(name): value for name, value in run.items() if value == value}
-        for run in runs.to_dict("records")
+        for run in runs[known].drop_duplicates().to_dict("records")
     ]
     shapes = {
         name: {run[name] for run in fields if meaningful(about, run)}

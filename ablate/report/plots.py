@@ -9,13 +9,14 @@ from typing import Any
 
 import pandas as pd
 
-from ablate import figures
+from ablate import figures, results
 from ablate.analysis.records import Contrast, SeedGroups, Tuning
 from ablate.analysis.tuning import group_names
 from ablate.components import CATALOGUE
 from ablate.figures.compare import MANY, beyond, leaving
 from ablate.figures.cost import front
 from ablate.figures.seeds import far
+from ablate.figures.style import arms
 from ablate.paths import file_name
 from ablate.report.data import ReportData
 from ablate.report.document import Figure
@@ -113,20 +114,28 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     measured = data.study.own or data.labels.phrase == series  # the metric
     places = data.places if measured else None
     contrasts = data.findings.of(Contrast)
-    arms = dict(zip(data.arms["cell"], data.arms["arm"].astype(str), strict=True))
+    named = dict(zip(data.arms["cell"], data.arms["arm"].astype(str), strict=True))
     comparable = data.study.own or data.compared["mask_ratio"].nunique() == 1
     panels: dict[str, list[Panel]] = {}
     apart: list[Panel] = []
     for stratum in data.strata:
-        part = frame[frame["stratum"] == stratum]
+        of_stratum = frame["stratum"] == stratum
+        part = frame if of_stratum.all() else frame[of_stratum]
         if part.empty:
             continue
         note = SHORT if part.groupby("run")["step"].max().nunique() > 1 else ""
         for x in _budgets(part):
-            panels.setdefault(x, []).append(Panel(stratum, part, note=note))
-        gaps = _gaps(part, data)
-        if comparable and gaps.groupby("run")["step"].nunique().max() > 1:
-            digits = {arms[one.cell]: places_of(one) for one in contrasts if one.stratum == stratum}
+            panels.setdefault(x, []).append(Panel(stratum, figures.summary(part, x=x), note=note))
+        if not comparable:
+            continue
+        long, gaps = False, []
+        for gap in _gaps(part, data):
+            long |= gap.groupby("run")["step"].nunique().max() > 1
+            gaps += figures.summary(gap, x=next(iter(panels)))
+        if long:
+            digits = {
+                named[one.cell]: places_of(one) for one in contrasts if one.stratum == stratum
+            }
             apart.append(Panel(stratum, gaps, note=note, places=digits if measured else {}))
     caption = BAND
     if not comparable:
@@ -162,14 +171,13 @@ def _budgets(points: pd.DataFrame) -> list[str]:
 
 def _points(data: ReportData) -> pd.DataFrame:
     """Return points of held-out loss, with FLOPs and seconds; of training loss if there are few."""
-    frame = data.curves
     if data.study.own:
-        return _of_own(data, frame)
-    held_out = frame[frame["series"] == "loss"]
-    enough = not held_out.empty and held_out.groupby("run")["step"].nunique().max() > 2
-    frame = held_out if enough else frame[frame["series"] == "train_loss"]
-    runs = data.compared.drop_duplicates("run").set_index("run")
-    frame = frame.drop_duplicates(["cell", "run", "step"])
+        return _of_own(data)
+    points = data.points("loss")
+    enough = not points.empty and points.groupby("run")["step"].size().max() > 2
+    frame = _of_cells(points if enough else data.points("train_loss"), data)
+    del points  # those of 100,000 runs take 60 MB
+    runs = _by_run(data)
     frame = frame.assign(diverged_at=frame["run"].map(runs["diverged_at"]))
     if enough:
         measured = data.finals[data.finals["name"] == "loss"].drop_duplicates("run")
@@ -182,11 +190,23 @@ def _points(data: ReportData) -> pd.DataFrame:
     )
 
 
-def _of_own(data: ReportData, frame: pd.DataFrame) -> pd.DataFrame:
+def _of_cells(points: pd.DataFrame, data: ReportData) -> pd.DataFrame:
+    """Return points with the cells of their runs."""
+    members = results.members(data.study.name, data.db).drop(columns="role")
+    return results.curves_of(points, members)
+
+
+def _by_run(data: ReportData) -> pd.DataFrame:
+    """Return run → what curves need of it."""
+    columns = ["run", "diverged_at", "tokens", "flops", "seconds", "metric"]
+    return data.compared[columns].drop_duplicates("run").set_index("run")
+
+
+def _of_own(data: ReportData) -> pd.DataFrame:
     """Return curves of a script with two points or more; what a step costs is unknown."""
-    frame = frame.drop_duplicates(["cell", "run", "step"])
-    frame = frame[frame.groupby("run")["step"].transform("nunique") > 1]
-    runs = data.compared.drop_duplicates("run").set_index("run")
+    points = data.points(data.study.reported)
+    points = points[points.groupby("run")["step"].transform("size") > 1]
+    frame, runs = _of_cells(points, data), _by_run(data)
     unknown = dict.fromkeys(("flops", "seconds"), math.nan)
     frame = frame.assign(diverged_at=frame["run"].map(runs["diverged_at"]), **unknown)
     if data.study.metric != data.study.reported:  # the best value or that of a step
@@ -194,18 +214,23 @@ def _of_own(data: ReportData, frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(final=frame["run"].map(runs["metric"]))
 
 
-def _gaps(part: pd.DataFrame, data: ReportData) -> pd.DataFrame:
-    """The points of every arm but the baseline, minus the baseline's at the same seed and step."""
+def _gaps(part: pd.DataFrame, data: ReportData) -> Iterator[pd.DataFrame]:
+    """Yield the points of each arm but the baseline, minus the baseline's at the same seed and
+    step.
+    """
     base = data.arms.loc[data.arms["is_baseline"], "cell"]
     is_baseline = part["cell"].isin(base)
     values = [name for name in ("value", "final") if name in part]
     baseline = (
         part[is_baseline].drop_duplicates(["seed", "step"]).set_index(["seed", "step"])[values]
     )
-    joined = part[~is_baseline].join(
-        baseline.add_suffix("_baseline"), on=["seed", "step"], how="inner"
-    )
-    return joined.assign(**{name: joined[name] - joined[f"{name}_baseline"] for name in values})
+    baseline = baseline.add_suffix("_baseline")
+    for _, _, arm in arms(part, "arm"):
+        joined = arm[~is_baseline[arm.index]].join(baseline, on=["seed", "step"], how="inner")
+        if len(joined):
+            yield joined.assign(
+                **{name: joined[name] - joined[f"{name}_baseline"] for name in values}
+            )
 
 
 def ordered(figure_set: FigureSet, data: ReportData) -> list[Figure]:

@@ -1,55 +1,82 @@
-"""The rows that `ablate.results` makes DataFrames of: one function for each question."""
+"""The rows that `ablate.results` makes DataFrames of: one function for each question.
+
+What grows with the runs of a study is yielded in parts.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ablate.store.database import Database
+from ablate.store.views import metric
 
 
 class Rows(NamedTuple):
-    """The answer to a question."""
+    """The answer to a question, or a part of it."""
 
     columns: list[str]
     rows: list[tuple[Any, ...]]
 
 
 _OF_ROLE = "(:role IS NULL OR role = :role)"
+_OF_RUNS = "(:runs IS NULL OR m.run_id IN (SELECT value FROM json_each(:runs)))"
 
 
-def runs(db: Database, study: str, role: str | None) -> Rows:
-    """Return the view `all_runs` of a study, by number of the run; None for runs of every role."""
+def runs(db: Database, study: str, role: str | None) -> Iterator[Rows]:
+    """Yield the view `all_runs` of a study, by number of the run; None for runs of every role."""
     sql = f"SELECT * FROM all_runs WHERE study = :study AND {_OF_ROLE} ORDER BY run"
-    return _select(db, sql, study=study, role=role)
+    return _parts(db, sql, study=study, role=role)
 
 
-def fields(db: Database, study: str) -> Rows:
-    """Return run and fields (JSON) of a study's runs."""
+def fields(db: Database, study: str) -> Iterator[Rows]:
+    """Yield run and fields (JSON) of a study's runs."""
     sql = """
         SELECT run.id AS run, run.fields FROM run
         WHERE run.id IN (SELECT run FROM all_runs WHERE study = :study)
     """
-    return _select(db, sql, study=study)
+    return _parts(db, sql, study=study)
 
 
-def pairs(db: Database, study: str) -> Rows:
-    """Return the view `pairs` of a study, by contrast and seed."""
-    return _select(
-        db, "SELECT * FROM pairs WHERE study = :study ORDER BY contrast, seed", study=study
-    )
+def pairs(db: Database, study: str) -> Iterator[Rows]:
+    """Yield the view `pairs` of a study, by contrast and seed.
+
+    The view compares the seeds of every two runs of a contrast: that of 6,250 seeds took minutes.
+    Here SQLite makes an index of `compared`.
+    """
+    sql = f"""
+        WITH compared AS (
+            SELECT member.cell_id, run.seed, run.status, {metric("run.id")} AS value
+            FROM study JOIN cell ON cell.study_id = study.id
+                   JOIN member ON member.cell_id = cell.id AND member.role = 'compare'
+                   JOIN run ON run.id = member.run_id
+            WHERE study.name = :study
+        )
+        SELECT study.name AS study, contrast.family, contrast.stratum, contrast.factor,
+               contrast.level, cell.label AS cell, base.label AS baseline, its.seed,
+               study.metric, its.value, other.value AS baseline_value,
+               its.value - other.value AS difference, its.status,
+               other.status AS baseline_status, contrast.id AS contrast
+        FROM study JOIN contrast ON contrast.study_id = study.id
+             JOIN cell ON cell.id = contrast.cell_id
+             JOIN cell AS base ON base.id = contrast.baseline_id
+             JOIN compared AS its ON its.cell_id = cell.id
+             JOIN compared AS other ON other.cell_id = base.id AND other.seed = its.seed
+        WHERE study.name = :study ORDER BY contrast, its.seed
+    """
+    return _parts(db, sql, study=study)
 
 
-def finals(db: Database, study: str, name: str | None, role: str | None) -> Rows:
-    """Return cell, run, seed, role, name, at, value of a study's finals, or of one of them."""
+def finals(db: Database, study: str, name: str | None, role: str | None) -> Iterator[Rows]:
+    """Yield cell, run, seed, role, name, at, value of a study's finals, or of one of them."""
     sql = f"""
         SELECT r.cell, r.run, r.seed, r.role, f.name, f.at, f.value
         FROM all_runs r JOIN final f ON f.run_id = r.run
         WHERE r.study = :study AND {_OF_ROLE} AND (:name IS NULL OR f.name = :name)
         ORDER BY f.name, r.run, f.at
     """
-    return _select(db, sql, study=study, name=name, role=role)
+    return _parts(db, sql, study=study, name=name, role=role)
 
 
 def windows(db: Database, study: str, name: str, at: float) -> Rows:
@@ -66,14 +93,14 @@ def windows(db: Database, study: str, name: str, at: float) -> Rows:
     return _select(db, sql, study=study, name=name, at=at)
 
 
-def attempts(db: Database, study: str) -> Rows:
-    """Return cell, run, seed, role and the table `attempt` of a study's runs."""
+def attempts(db: Database, study: str) -> Iterator[Rows]:
+    """Yield cell, run, seed, role and the table `attempt` of a study's runs."""
     sql = """
         SELECT r.cell, r.run, r.seed, r.role, a.*
         FROM all_runs r JOIN attempt a ON a.run_id = r.run
         WHERE r.study = :study ORDER BY r.run, a.n, r.role
     """
-    return _select(db, sql, study=study)
+    return _parts(db, sql, study=study)
 
 
 def studies(db: Database, name: str | None = None) -> Rows:
@@ -111,76 +138,117 @@ def contrasts(db: Database, study_id: int) -> Rows:
     return _select(db, sql, study=study_id)
 
 
-def curves(
-    db: Database,
-    study: str,
-    series: Sequence[str] | None,
-    role: str | None,
-    points: int | None = None,
-    runs: Iterable[int] | None = None,
-) -> Rows:
-    """Return the view `all_curves` of a study.
+def members(db: Database, study: str, role: str | None, runs: Iterable[int] | None = None) -> Rows:
+    """Return cell, role, run, seed and tokens of a step of a study's members.
 
     Args:
         db: The database.
         study: Name of the study.
-        series: Names of the series to return, None for all.
         role: Role of the runs, None for every role.
-        points: About how many points of each curve to return, evenly spaced in steps, its first
-            and last among them; None for all.
-        runs: Numbers of the runs, if `points` are given; None for all.
+        runs: Numbers of the runs; None for all.
     """
-    names: dict[str, Any] = {f"series{k}": name for k, name in enumerate(series or ())}
-    among = f"AND {{}} IN ({', '.join(f':{name}' for name in names)})" if series is not None else ""
-    values = names | {"role": role}
-    if points is None:
-        sql = (
-            f"SELECT * FROM all_curves WHERE study = :study AND {_OF_ROLE} {among.format('series')}"
-            " ORDER BY series, run, step"
-        )
-        return _select(db, sql, study=study, **values)
-    sql = _THINNED.format(among=among.format("s.name"))
-    only = None if runs is None else json.dumps(list(runs))
-    return _select(db, sql, study=study, points=points, runs=only, **values)
-
-
-# Each step of a curve that is returned is found through the primary key: nothing between two of
-# them is read.
-_THINNED = """
-    WITH RECURSIVE
-    member_of AS (
+    sql = f"""
         SELECT c.label AS cell, m.role AS role, r.id AS run, r.seed AS seed,
                r.tokens / r.steps AS step_tokens
         FROM study t JOIN cell c ON c.study_id = t.id JOIN member m ON m.cell_id = c.id
                JOIN run r ON r.id = m.run_id
-        WHERE t.name = :study AND c.active AND (:role IS NULL OR m.role = :role)
-              AND (:runs IS NULL OR r.id IN (SELECT value FROM json_each(:runs)))
+        WHERE t.name = :study AND c.active AND {_OF_ROLE} AND {_OF_RUNS} ORDER BY r.id, c.id
+    """
+    return _select(db, sql, study=study, role=role, runs=_listed(runs))
+
+
+def series(db: Database, names: Sequence[str] | None) -> dict[int, str]:
+    """Return number → name of the series of these names, or of all, as the database has them."""
+    found = _select(db, "SELECT id, name FROM series ORDER BY name").rows
+    return {number: name for number, name in found if names is None or name in names}
+
+
+def points(
+    db: Database,
+    study: str,
+    series: Iterable[int],
+    role: str | None,
+    most: int | None = None,
+    runs: Iterable[int] | None = None,
+) -> Iterator[Rows]:
+    """Yield number of the series, run, step and value of the points of a study's curves, in parts.
+
+    They are in no order, and there are millions of a large study: no text is in them.
+
+    Args:
+        db: The database.
+        study: Name of the study.
+        series: Numbers of the series to return.
+        role: Role of the runs, None for every role.
+        most: About how many points of a curve that has more of them to return, evenly spaced in
+            steps, its first and last among them; None for all.
+        runs: Numbers of the runs; None for all.
+    """
+    named = {"series": _listed(series), "points": most or -1, "runs": _listed(runs)}
+    return _parts(db, _POINTS, study=study, role=role, **named)
+
+
+# Each step that is returned of a long curve is found through the primary key: nothing between two
+# of them is read. That takes six times as long for each of them as to read all of a curve.
+_POINTS = f"""
+    WITH RECURSIVE
+    curve AS (
+        SELECT run, s.value AS series_id, :points > 0 AND EXISTS (
+                   SELECT 1 FROM metric WHERE run_id = run AND series_id = s.value
+                   LIMIT 1 OFFSET :points
+               ) AS long
+        FROM (
+            SELECT DISTINCT m.run_id AS run
+            FROM study t JOIN cell c ON c.study_id = t.id JOIN member m ON m.cell_id = c.id
+            WHERE t.name = :study AND c.active AND {_OF_ROLE} AND {_OF_RUNS}
+        ) CROSS JOIN json_each(:series) s
     ),
     span AS (
-        SELECT run, s.id AS series_id, s.name AS series,
-               (SELECT min(step) FROM metric WHERE run_id = run AND series_id = s.id) AS first,
-               (SELECT max(step) FROM metric WHERE run_id = run AND series_id = s.id) AS last
-        FROM (SELECT DISTINCT run FROM member_of) CROSS JOIN series s WHERE 1 {among}
+        SELECT run, c.series_id,
+               (SELECT min(step) FROM metric WHERE run_id = run AND series_id = c.series_id)
+                   AS first,
+               (SELECT max(step) FROM metric WHERE run_id = run AND series_id = c.series_id)
+                   AS last
+        FROM curve c WHERE long
     ),
     kept AS (
-        SELECT run, series_id, series, first AS step, last, max(1,
-               (last - first) / :points) AS stride FROM span
-        WHERE first IS NOT NULL
+        SELECT run, series_id, first AS step, last, max(1, (last - first) / :points) AS stride
+        FROM span
         UNION ALL
-        SELECT run, series_id, series,
+        SELECT run, series_id,
                (SELECT min(m.step) FROM metric m
                 WHERE m.run_id = run AND m.series_id = kept.series_id
                        AND m.step >= min(kept.step + stride, last)),
                last, stride
         FROM kept WHERE step < last
     )
-    SELECT :study AS study, cell, role, run, seed, series, kept.step AS step,
-           kept.step * step_tokens AS tokens, value
-    FROM kept JOIN member_of USING (run) JOIN metric ON metric.run_id = run
-           AND metric.series_id = kept.series_id
-         AND metric.step = kept.step
-    ORDER BY series, run, kept.step
+    SELECT m.series_id AS series, m.run_id AS run, m.step, m.value
+    FROM curve c CROSS JOIN metric m ON m.run_id = c.run AND m.series_id = c.series_id
+    WHERE NOT long
+    UNION ALL
+    SELECT m.series_id, m.run_id, m.step, m.value
+    FROM kept k CROSS JOIN metric m ON m.run_id = k.run AND m.series_id = k.series_id
+         AND m.step = k.step
 """
+
+VALUES = 200_000  # that are read at once: all of a large study, as Python objects, take gigabytes
+
+
+def _listed(numbers: Iterable[int] | None) -> str | None:
+    """Return numbers as SQL reads them from one value; None for no condition."""
+    return None if numbers is None else json.dumps(list(numbers))
+
+
+def _parts(db: Database, sql: str, **values: Any) -> Iterator[Rows]:
+    """Yield the answer to one SELECT in parts of about `VALUES` values; one if it is empty."""
+    with db.read() as connection:
+        cursor = connection.connection.cursor()
+        cursor.execute(sql, values)
+        columns = [column[0] for column in cursor.description]
+        size = max(1, VALUES // len(columns))
+        yield Rows(columns, list(cursor.fetchmany(size)))
+        while part := cursor.fetchmany(size):
+            yield Rows(columns, list(part))
 
 
 def _select(db: Database, sql: str, **values: Any) -> Rows:

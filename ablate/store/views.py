@@ -40,9 +40,9 @@ def _final(name: str, at: str = "0", run: str = "run.id") -> str:
     )
 
 
-def _metric(run: str) -> str:
-    """The study's metric of a run: the final `name`, or `name@at` for one at a length factor or a
-    probe ratio.
+def metric(run: str) -> str:
+    """SQL of the study's metric of a run: the final `name`, or `name@at` for one at a length factor
+    or a probe ratio.
     """
     at = "instr(study.metric, '@')"
     return _final(
@@ -58,7 +58,7 @@ SELECT study.name AS study, cell.label AS cell, cell.stratum AS stratum, member.
        run.seed AS seed,
        {{fields}}run.tokens AS tokens, run.n_params AS n_params,
        run.n_params_body AS n_params_body, run.flops AS flops,
-       {_metric("run.id")} AS metric,
+       {metric("run.id")} AS metric,
        {", ".join(f"{_final(repr(name))} AS {name}" for name in _FINALS)},
        (SELECT sum(attempt.device_seconds) FROM attempt
               WHERE attempt.run_id = run.id) AS device_seconds,
@@ -87,7 +87,7 @@ FROM (
            contrast.factor AS factor,
            contrast.level AS level, cell.label AS cell, base.label AS baseline, run.seed AS seed,
                   study.metric AS metric,
-           {_metric("run.id")} AS value, {_metric("base_run.id")} AS baseline_value,
+           {metric("run.id")} AS value, {metric("base_run.id")} AS baseline_value,
            run.status AS status, base_run.status AS baseline_status, contrast.id AS contrast
     FROM study JOIN contrast ON contrast.study_id = study.id
          JOIN cell ON cell.id = contrast.cell_id JOIN cell AS base ON base.id = contrast.baseline_id
