@@ -19,6 +19,7 @@ import matplotlib as mpl
 mpl.use("agg")
 
 import numpy as np
+import pandas as pd
 import pytest
 from browser import Browser
 from report_study import NAN, Outcome, few_replicates, study, svg_only  # noqa: F401
@@ -1058,6 +1059,7 @@ def test_sizes_that_are_known_are_stated_beside_those_that_are_not() -> None:
         data: Any = SimpleNamespace(
             study=SimpleNamespace(own=False),
             settings={},
+            compared=pd.DataFrame(),
             findings=SimpleNamespace(of=lambda kind: sizes),
         )
         return fairness._matched(data)
