@@ -21,7 +21,7 @@ from ablate.analysis.records import (
     Untrained,
 )
 from ablate.plan.compare import MISMATCH
-from ablate.report import answers, fairness, scaled
+from ablate.report import answers, fairness, plots, scaled
 from ablate.report.data import ReportData
 from ablate.report.labels import detectable, percent, plural
 from ablate.report.sentences import places, say
@@ -281,13 +281,13 @@ def _grid(
         ]
         for one in contrasts
     }
-    columns = data.orders[across]
+    columns = plots.in_order(data, across)
     return Matrix(
         _name(data, contrasts[0]),
         tuple(f"{across}={level}" for level in columns),
         tuple(
             (f"{down}={level}", tuple(at.get((level, column)) for column in columns))
-            for level in data.orders[down]
+            for level in plots.in_order(data, down)
         ),
     )
 

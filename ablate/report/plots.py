@@ -273,7 +273,7 @@ def heat(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     frame = pd.DataFrame(
         {
             factor: pd.Categorical(
-                _level(data.good, data, factor), categories=_in_order(data, factor), ordered=True
+                _level(data.good, data, factor), categories=in_order(data, factor), ordered=True
             )
             for factor in (x, y)
         }
@@ -294,7 +294,7 @@ def _size(frame: pd.DataFrame, *factors: str) -> int:
     return math.prod(len(frame[factor].cat.categories) for factor in factors)
 
 
-def _in_order(data: ReportData, factor: str) -> list[str]:
+def in_order(data: ReportData, factor: str) -> list[str]:
     """Return a factor's levels: numbers by size, names as the study file has them."""
     levels = data.orders[factor]
     values = pd.Series(levels).map(partial(_number, factor))
