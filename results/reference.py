@@ -61,6 +61,14 @@ def baseline(contrast: records.Contrast) -> str:
     return f"{fmean(pair.baseline_value for pair in contrast.pairs):.4f}"
 
 
+def by_level(found: Sequence[records.Contrast]) -> dict[str, str]:
+    """Return the mean of the baseline, then the effect of every level, of one family."""
+    return {
+        found[0].baseline_level: baseline(found[0]),
+        **{one.level: effect(one) for one in found},
+    }
+
+
 def effects(study: str, strata: dict[str, str] | None = None, name: str = "level") -> str:
     """Return a row for each level with its effect in every stratum, baselines with their mean.
 
@@ -199,9 +207,7 @@ def mae() -> str:
     """Return the effect and the reconstruction errors of every ratio of hidden patches."""
     ratios = (0.25, 0.5, 0.75, 0.9)
     errors = {ratio: per_seed("mae", "reconstruction_loss", ratio) for ratio in ratios}
-    found = findings("mae").of(records.Contrast)
-    told = {found[0].baseline_level: baseline(found[0])}
-    told |= {one.level: effect(one) for one in found}
+    told = by_level(findings("mae").of(records.Contrast))
     return table(
         ["trained at", "accuracy", *(f"error at {ratio:g}" for ratio in ratios)],
         [
@@ -214,9 +220,6 @@ def mae() -> str:
 def corruption() -> str:
     """Return the losses of hidden tokens, the probe's accuracy and the rate of every noise."""
     of = findings("corruption").of
-    found = of(records.Contrast)
-    hidden = {found[0].baseline_level: baseline(found[0])}
-    hidden |= {one.level: effect(one) for one in found}
     light = {one.arm: one.mean for one in of(records.ProbeLoss) if one.ratio < 0.3}
     probes = {one.arm: one for one in of(records.LinearProbe)}
     rates = {one.arm: one.lr for one in of(records.TuningChange)}
@@ -231,7 +234,7 @@ def corruption() -> str:
                 f"{probes[level].mean:.3f} ± {probes[level].sd:.3f}",
                 f"{rates[level]:.3g}",
             )
-            for level, told in hidden.items()
+            for level, told in by_level(of(records.Contrast)).items()
         ],
     )
 

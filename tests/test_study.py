@@ -98,6 +98,8 @@ def test_fields_without_limit_have_a_word_for_it(name: str, word: str) -> None:
     assert field_value(name, word) == field_value(name, 0) == 0
     with pytest.raises(AblateError, match=f'or "{word}"'):
         field_value(name, "every")
+    with pytest.raises(AblateError, match="lr = None"):
+        field_value("lr", None)
 
 
 @pytest.mark.parametrize(

@@ -158,15 +158,10 @@ def over_seeds(
         if math.isfinite(value):
             by_cell.setdefault((name, at), {}).setdefault(cell, []).append(value)
     spreads = {
-        final: [_deviation(one) for one in cells.values() if len(set(one)) > 1]
+        final: [statistics.stdev(one) for one in cells.values() if len(set(one)) > 1]
         for final, cells in by_cell.items()
     }
     return {final: statistics.median(found) for final, found in spreads.items() if found}
-
-
-def _deviation(values: Sequence[float]) -> float:
-    mean = statistics.fmean(values)
-    return math.sqrt(math.fsum((one - mean) ** 2 for one in values) / (len(values) - 1))
 
 
 def settings_in(db: Database, study: str | None = None) -> list[tuple[tuple[str, str], Setting]]:

@@ -16,7 +16,7 @@ from ablate.store.database import CHECKPOINT, Database
 from ablate.store.names import require_study
 from ablate.store.noise import over_seeds
 from ablate.store.owners import QUEUE, dead
-from ablate.store.records import FAILED
+from ablate.store.records import ACCEPTED, FAILED
 from ablate.study import OWN, kind_of, tuned, tuned_field
 from ablate.units import decimals, listed
 
@@ -356,8 +356,8 @@ def unneeded_checkpoints(db: Database) -> list[Path]:
     rows = selected(
         db,
         "SELECT path FROM artifact JOIN run ON run.id = run_id WHERE artifact.kind = 'checkpoint'"
-        " AND run.status NOT IN ('complete', 'diverged') UNION ALL SELECT substr(key, 1, 12) ||"
-        " '-' || n || '.pt' FROM attempt JOIN run ON run.id = run_id"
+        f" AND run.status NOT IN {ACCEPTED} UNION ALL SELECT substr(key, 1, 12) || '-' || n ||"
+        " '.pt' FROM attempt JOIN run ON run.id = run_id"
         " WHERE attempt.status = 'running'",
     )
     needed = {Path(row.path).name for row in rows}

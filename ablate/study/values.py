@@ -149,7 +149,7 @@ def field_value(name: str, raw: object) -> Any:
             )
         return value
     row = CATALOGUE[name]
-    if raw == UNLIMITED.get(name):
+    if name in UNLIMITED and raw == UNLIMITED[name]:
         return 0
     if name == "corpus" and isinstance(raw, dict):
         return _parts(raw)
