@@ -124,6 +124,11 @@ def test_named_levels_set_several_fields(tmp_path: Path) -> None:
         (["'A=1' is no program", "env A=1"], {"run": '"A=1 ' + RUN[1:]}),
         (["seed is the seed of the run"], {"factors": "norm = [1, 2]\nseed = [1, 2]"}),
         (["by itself"], {"run": RUN.replace("{norm}", "a{*norm}")}),
+        (
+            ["tune.metric = 'loss'", "by the study's metric"],
+            {"rest": '[tune]\nlr = [0.1, 1]\npoints = 3\nper = "cell"\nmetric = "loss"'}
+            | {"base": "width = 1", "run": RUN[:-1] + ' --width {width}"'},
+        ),
         (["init_seed", "data_seed"], {"top": {"seeds": "{ init = 2, data = 2 }"}}),
     ],
 )

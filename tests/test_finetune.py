@@ -519,6 +519,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "pooling": ({"finetune": 'pooling = "cls"'}, "pooling = 'cls'.*objective = 'causal'"),
     "metric": ({"metric": "loss"}, "'loss' is not measured.*task_accuracy"),
+    "tuned metric": (
+        {
+            "factors": f"{METHODS}\n[tune]\nfinetune_lr = [1e-4, 1e-2]\npoints = 3"
+            '\nper = "cell"\nmetric = "loss"'
+        },
+        "'loss' is not measured.*task_accuracy",
+    ),
     "forgetting": ({"metric": "forgetting"}, "'method=scratch'.*no pre-training"),
     "idle": (
         {"factors": 'method = ["full", "head"]', "finetune": "lora_rank = 2"},

@@ -79,6 +79,7 @@ PAIRS = {"objective": "pairs", "corpus": "cmudict", "n_ctx": 64}
 SPAN = {"objective": "span", "architecture": "encoder-decoder"}
 RATIOS = "mask_ratio = [0.15, 0.4]"
 POSITIONS = 'position = ["rotary", "learned"]'
+TUNED = '[tune]\nlr = [1e-4, 1e-2]\npoints = 3\nper = "cell"\n'
 REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
     ({}, {"evaluation": "lengths = [0.125, 1]"}, r"line \d+: 0.125 × n_ctx .32. .* 8 tokens"),
     ({}, {"evaluation": "lengths = [0.3]"}, r"line \d+: 0.3 × n_ctx .32. is 9.6"),
@@ -93,6 +94,20 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
         r"line 5: metric 'loss_at_length@2' .*'position=learned': .* beyond n_ctx = 32",
     ),
     ({}, {"metric": "pseudo_perplexity"}, r"'pseudo_perplexity' .*'z_loss=0': .*not 'masked'"),
+    (
+        {},
+        {"evaluation": TUNED + 'metric = "pseudo_perplexity"'},
+        r"line \d\d: metric 'pseudo_perplexity' .*'z_loss=0': .*not 'masked'",
+    ),
+    (
+        MASKED,
+        {
+            "evaluation": TUNED.replace("lr = [1e-4, 1e-2]", "mask_ratio = [0.1, 0.5]")
+            + 'metric = "loss"',
+            "metric": "probe_loss",
+        },
+        r"line \d+: mask_ratio decides what metric 'loss' measures, which cannot choose it",
+    ),
     (TOKENS, {"metric": "bits_per_byte"}, r"line 5: .*'bits_per_byte' .*: .*tokenizer.json"),
     (
         TOKENS | MASKED,

@@ -114,6 +114,52 @@ def test_a_contrast_has_the_errors_of_both_choices() -> None:
     assert selection.with_choices([plain], [Choice()]) == [plain]
 
 
+def test_the_error_of_an_outcome_is_how_far_it_moves_with_the_choice() -> None:
+    """Bowls whose best rate is 0, and an outcome that falls by 0.8 a step, with a noise of its own.
+
+    At rates that luck chose, the outcome is off by 0.8 times their distance from 0.
+    """
+    rng = np.random.default_rng(11)
+    costs = tried(noisy(rng, 300))
+    rates = np.exp(LOGS)
+    at = chosen(selection.fit(LOGS, costs, STEP))
+    tried_at = np.isfinite(costs[0, 0])
+    for slope in (0.8, -0.8, 0.0):
+        outcomes = slope * HALVES + 0.05 * rng.normal(size=costs.shape)
+        found = [
+            selection.choice_error(
+                rates[tried_at],
+                one[:, tried_at],
+                math.exp(place),
+                step=STEP,
+                outcomes=own[:, tried_at],
+            )
+            for one, own, place in zip(costs, outcomes, at, strict=True)
+        ]
+        true = math.sqrt(np.mean((slope * at / STEP) ** 2))
+        said = math.sqrt(np.mean([one.error**2 for one in found]))
+        if slope:
+            assert 0.75 * true < said < 2.2 * true
+        else:
+            assert said < 0.05
+        off = [one.outcome - slope * place / STEP for one, place in zip(found, at, strict=True)]
+        assert np.abs(off).mean() < 0.05, "the outcome's own noise, over sqrt 3 and some rates"
+    # without noise in what decides there is no luck
+    smooth = np.array([0.3 * HALVES**2] * 3)
+    exact = selection.choice_error(rates, smooth, 1.0, step=STEP, outcomes=outcomes[0])
+    assert exact.error < 0.02
+    # and of a metric to be maximised it is the same
+    mirror = selection.choice_error(
+        rates[tried_at],
+        -costs[0][:, tried_at],
+        math.exp(at[0]),
+        step=STEP,
+        goal="max",
+        outcomes=outcomes[0][:, tried_at],
+    )
+    assert mirror.error == pytest.approx(found[0].error)
+
+
 def test_a_small_error_of_many_degrees_of_freedom_never_narrows_an_interval() -> None:
     (plain,) = stats.family(np.array([[0.1], [0.3], [0.2]]))
     (wide,) = selection.with_choices([plain], [Choice(0.01, 100.0)])

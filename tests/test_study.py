@@ -341,6 +341,16 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
                 ["factor in tune.per 'topolgy'", "'topology'"],
             ),
             ("lr = [1e-4, 1e-2]\npoints = 5\nper = []", 19, ["tune.per = []", '"study"']),
+            (
+                "lr = [1e-4, 1e-2]\npoints = 5\nper = 'cell'\nmetric = 'los'",
+                20,
+                ["metric 'los'", "'loss'"],
+            ),
+            (
+                "lr = [1e-4, 1e-2]\npoints = 5\nper = 'cell'\nmetric = 'loss_at_length@8'",
+                20,
+                ["loss_at_length@8", "lengths measures"],
+            ),
         ]
     ),
     _below("[fit]\ngroup = 'topolgy'", 17, ["factor in [fit] group 'topolgy'", "'topology'"]),

@@ -449,6 +449,41 @@ def test_a_metric_that_is_to_be_high_is_tuned_to_be_high(tmp_path: Path) -> None
     assert decided(path) == {(SERIAL, "lr"): 1.78e-3, (OTHER, "lr"): 1e-3}
 
 
+def test_another_metric_than_the_study_s_may_choose_the_rates(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    text = TEXT.replace('"loss"', '"copy_loss"').replace(
+        "seeds = 1\nper", 'seeds = 2\nmetric = "loss"\nper'
+    )
+    given = study(tmp_path, text=text)
+    launch(given, path)
+    assert decided(path) == {(SERIAL, "lr"): 1.78e-3, (OTHER, "lr"): 1e-3}, "as by loss alone"
+    with store.open(str(path)) as db:
+        (one,) = (d for d in decisions.read(db, "bowl") if d.cell == SERIAL)
+        evidence = one.evidence
+        config = plan(given).cells[0].config
+        for seed, values in zip(evidence["seeds"], evidence["values"], strict=True):
+            runs = [config.model_copy(update={"lr": lr, "seed": seed}) for lr in evidence["rates"]]
+            assert values == list(map(quadratic_worker.loss, runs))
+        copied = list(map(quadratic_worker.copy_loss, evidence["rates"]))
+        assert evidence["outcomes"] == [copied] * 2 and evidence["metric"] == "loss"
+        data = report.gather(db, "bowl")
+        tuning = {found.cells[0]: found for found in data.findings.of(analysis.records.Tuning)}
+        assert tuning[SERIAL].fitted == pytest.approx(2, abs=0.05)
+        assert tuning[SERIAL].outcome == pytest.approx(quadratic_worker.copy_loss(1.78e-3))
+        change, *_ = data.findings.of(analysis.records.TuningChange)
+        # the best of the baseline by loss, not by the study's metric, which falls to the end
+        assert (change.cell, change.shared_lr) == (SERIAL, 1.78e-3)
+        assert change.at_shared == pytest.approx(quadratic_worker.copy_loss(1.78e-3))
+        page = report.write(data, tmp_path / "out").with_suffix(".md").read_text()
+    assert "Tuned: the learning rate for each topology by held-out loss" in page
+    assert "![Held-out loss over the learning rate" in page
+
+    # a decision by loss holds only as long as loss decides
+    by_copies = study(tmp_path, text=text.replace('metric = "loss"\nper', "per"))
+    launch(by_copies, path)
+    assert min(decided(path).values()) > 1e-2
+
+
 @pytest.mark.parametrize(
     ("word", "complete", "failed", "said"),
     [

@@ -236,17 +236,17 @@ def choices(decisions: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, Chosen]:
     for row in decisions[decisions["name"] != "seeds"].to_dict("records"):
         evidence, rates = row["evidence"], row["evidence"]["rates"]
         values, ladder = tune.values(evidence), evidence["ladder"]
+        outcomes = tune.outcomes(evidence) if tune.OUTCOMES in evidence else None
         choice = selection.choice_error(
             rates,
             values,
             row["value"],
             step=evidence.get("step") or math.log(ladder[1] / ladder[0]),
-            goal=evidence["goal"]
-            if "goal" in evidence
-            else metrics.parse(evidence["metric"])[0].goal,
+            goal=tune.goal(evidence),
             noise=_seed_noise(pairs, evidence["cells"]) if len(values) == 1 else None,
+            outcomes=outcomes,
         )
-        decision = repr((row["value"], rates, values))
+        decision = repr((row["value"], rates, values, outcomes))
         found |= {cell: Chosen(decision, choice) for cell in evidence["cells"]}
     return found
 

@@ -769,11 +769,15 @@ class Tuning(Finding):
         group: Name of the group.
         cells: Its cells; the first was tuned.
         lr: The chosen rate, by the curve fitted to all tuning runs.
-        fitted: Metric of that curve at the chosen rate; NaN without one.
-        error: Root mean square regret of the choice: the error that it adds to the cell's metric.
+        metric: What decided.
+        goal: Of that metric, "min" or "max".
+        fitted: What decided, on that curve at the chosen rate; NaN without one.
+        outcome: The study's metric at the chosen rate, also fitted.
+        error: The error that the choice adds to the study's metric of the cell, a root mean square.
         trains: Whether a rate trained the cell at all.
         rates: Rates tried, ascending.
-        losses: Mean metric at each, over the tuning seeds; NaN where a run diverged.
+        losses: What decided, at each, mean over the tuning seeds; NaN where a run diverged.
+        outcomes: The study's metric at each, as `losses`.
         seeds: Tuning seeds.
         requested: Lowest and highest rate of the study file.
         at_edge: Whether no rate was tried below, or none above, the chosen one.
@@ -788,11 +792,15 @@ class Tuning(Finding):
     group: str
     cells: tuple[str, ...]
     lr: float
+    metric: str
+    goal: str
     fitted: float
+    outcome: float
     error: float
     trains: bool
     rates: tuple[float, ...]
     losses: tuple[float, ...]
+    outcomes: tuple[float, ...]
     seeds: tuple[int, ...]
     requested: tuple[float, float]
     at_edge: bool

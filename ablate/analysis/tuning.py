@@ -22,17 +22,24 @@ def rates(data: StudyData) -> Iterator[records.Tuning]:
     for row in sorted(rows, key=lambda row: order[row["cell"]]):
         evidence, cell = row["evidence"], row["cell"]
         means = np.mean(tune.values(evidence), axis=0)
+        outcomes = np.mean(tune.outcomes(evidence), axis=0)
         ladder, rates = evidence["ladder"], evidence["rates"]
         fitted = evidence.get("fitted", dict(zip(rates, means, strict=True)).get(row["value"]))
+        fitted = math.nan if fitted is None else float(fitted)
+        chosen = data.choices[cell].choice
         yield records.Tuning(
             group=evidence["group"],
             cells=(cell, *(other for other in evidence["cells"] if other != cell)),
             lr=float(row["value"]),
-            fitted=math.nan if fitted is None else float(fitted),
-            error=data.choices[cell].choice.error,
+            metric=evidence["metric"],
+            goal=tune.goal(evidence),
+            fitted=fitted,
+            outcome=fitted if chosen.outcome is None else chosen.outcome,
+            error=chosen.error,
             trains=evidence.get("trains", bool(np.isfinite(means).any())),
             rates=tuple(rates),
             losses=tuple(map(float, means)),
+            outcomes=tuple(map(float, outcomes)),
             seeds=tuple(evidence["seeds"]),
             requested=(min(ladder), max(ladder)),
             at_edge=evidence["at_edge"],
@@ -63,7 +70,7 @@ def by_rate(data: StudyData) -> Iterator[records.EffectAtRate]:
             if rate in base["rates"] and min(own, other) / step <= rate <= max(own, other) * step
         ]
         values, baseline = (
-            np.array(tune.values(one))[:, [one["rates"].index(rate) for rate in rates]]
+            np.array(tune.outcomes(one))[:, [one["rates"].index(rate) for rate in rates]]
             for one in (arm, base)
         )
         for lr, n, mean, low, high in selection.by_rate(rates, values, baseline):
@@ -101,8 +108,10 @@ def changes(data: StudyData, tuned: Sequence[records.Tuning]) -> Iterator[record
         base = next((one for one in of_stratum if one.cells[0] in baselines), None)
         if base is None or len(of_stratum) < 2:
             continue
-        curves = {one.cells[0]: dict(zip(one.rates, one.losses, strict=True)) for one in of_stratum}
-        of_base = curves[base.cells[0]]
+        curves = {
+            one.cells[0]: dict(zip(one.rates, one.outcomes, strict=True)) for one in of_stratum
+        }
+        of_base = dict(zip(base.rates, base.losses, strict=True))
         common = [
             rate
             for rate in base.rates
@@ -110,7 +119,7 @@ def changes(data: StudyData, tuned: Sequence[records.Tuning]) -> Iterator[record
         ]
         if not common:
             continue
-        sign = 1 if data.study.goal == "min" else -1
+        sign = 1 if base.goal == "min" else -1
         shared = min(common, key=lambda rate: (sign * of_base[rate], rate))
         names = group_names(data, tuned)
         for one in [base, *(one for one in of_stratum if one is not base)]:
@@ -123,7 +132,7 @@ def changes(data: StudyData, tuned: Sequence[records.Tuning]) -> Iterator[record
                 shared_lr=shared,
                 lr=one.lr,
                 at_shared=curves[cell][shared],
-                at_own=one.fitted,
+                at_own=one.outcome,
             )
 
 

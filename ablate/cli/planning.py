@@ -502,8 +502,9 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
         each = f" with {tune.seeds} seeds each" if tune.seeds > 1 else ""
         rates = "rates" if tune.field == "lr" else "values"
         named = "Learning rates" if tune.field == "lr" else f"Values of {tune.field}"
+        by = f" by {tune.metric}" if tune.metric != plan.study.metric else ""
         yield (
-            f"{named} will be tuned for {number}, each on its first"
+            f"{named} will be tuned{by} for {number}, each on its first"
             f" cell, on seeds of its own: first {tune.points} {rates} from {tune.low:g} to"
             f" {tune.high:g}{each}, then two around the best, and two more beside a cliff"
         )

@@ -190,43 +190,29 @@ def _lengths(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[
                 )
 
 
+def asked(study: Study, source: Source) -> list[tuple[str, str]]:
+    """Return the metrics that a study names, each with the line of its key."""
+    named = [(study.metric, source.where("metric") or str(study.path))]
+    if study.tune and study.tune.metric != study.metric:
+        named.append((study.tune.metric, source.where("tune", "metric")))
+    return named
+
+
 def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
     """Yield complaints about what cannot be measured, or masked, in a cell."""
-    metric, at = metrics.parse(study.metric)
-    location = source.where("metric") or str(study.path)
+    for metric, location in asked(study, source):
+        for cell in cells:
+            for why in _lacks(study, cell, metric):
+                yield f"{location}: metric {metric!r} is not measured in cell {cell.label!r}: {why}"
     for cell in cells:
         config, objective = cell.config, cell.config.part("objective")
         masked = objective.masks
-        none = f"{location}: metric {study.metric!r} is not measured in cell {cell.label!r}"
-        if metric.name in ("probe_loss", "probe_accuracy", "pseudo_perplexity") and not masked:
-            yield f"{none}: its objective is not 'masked'"
-        if metric.name.startswith("corrupted_") and not objective.corrupts:
-            yield f"{none}: its objective is neither 'span' nor 'denoise'"
         if objective.name == "span":
             for ratio in study.evaluation.probe.ratio:
                 try:
                     objective.check_spans(config, ratio, PROBE_SPAN, "probe.ratio", "its mean span")
                 except AblateError as error:
                     yield f"{source.where('eval', 'probe', 'ratio')}: cell {cell.label!r}: {error}"
-        if metric.name in ("exact_match", "error_rate") and not objective.pairs:
-            yield f"{none}: its objective is not 'pairs'"
-        if metric.name.startswith("copy_loss") and not copied(config):
-            short = objective.name == "causal"
-            why = (
-                f"n_ctx = {config.n_ctx} is too short"
-                if short
-                else f"its objective is {objective.name!r}"
-            )
-            yield f"{none}: {why}"
-        if (
-            metric.name == "loss_at_length"
-            and at != 1
-            and at not in study.evaluation.contexts(config)
-        ):
-            yield (
-                f"{none}: position = {config.position!r} is not defined beyond n_ctx ="
-                f" {config.n_ctx}"
-            )
         if config.tokenizer != "tokens":
             continue
         if objective.corrupts and CATALOGUE["corruption"][config.corruption].permutes:
@@ -235,11 +221,6 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
                 f"{where(study, cell.levels, key)}: cell {cell.label!r}: {key}: it is"
                 f" unknown where sentences end in corpus {config.corpus!r}; give the tokenizer.json"
                 " that made its tokens"
-            )
-        if metric.name == "bits_per_byte":
-            yield (
-                f"{none}: the text of its tokens is not known; give the tokenizer.json that made"
-                " them"
             )
         for key, kind, line in (
             ("mask_kind", config.mask_kind, where(study, cell.levels, "mask_kind = ")),
@@ -253,7 +234,7 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
                 )
     for probe in study.evaluation.downstream:
         key = "probe_csv" if probe == LABELLED else "downstream"
-        line = source.where("eval", key) or location
+        line = source.where("eval", key) or source.where("metric") or str(study.path)
         for cell in cells:
             model = cell.config.part("architecture")
             if cell.config.part("objective").pairs:
@@ -282,24 +263,43 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
                 )
 
 
+def _lacks(study: Study, cell: Cell, text: str) -> Iterator[str]:
+    """Yield why a metric is not measured in a cell."""
+    metric, at = metrics.parse(text)
+    config, objective = cell.config, cell.config.part("objective")
+    if metric.name in ("probe_loss", "probe_accuracy", "pseudo_perplexity") and not objective.masks:
+        yield "its objective is not 'masked'"
+    if metric.name.startswith("corrupted_") and not objective.corrupts:
+        yield "its objective is neither 'span' nor 'denoise'"
+    if metric.name in ("exact_match", "error_rate") and not objective.pairs:
+        yield "its objective is not 'pairs'"
+    if metric.name.startswith("copy_loss") and not copied(config):
+        short = objective.name == "causal"
+        yield (
+            f"n_ctx = {config.n_ctx} is too short"
+            if short
+            else f"its objective is {objective.name!r}"
+        )
+    if metric.name == "loss_at_length" and at != 1 and at not in study.evaluation.contexts(config):
+        yield f"position = {config.position!r} is not defined beyond n_ctx = {config.n_ctx}"
+    if metric.name == "bits_per_byte" and config.tokenizer == "tokens":
+        yield "the text of its tokens is not known; give the tokenizer.json that made them"
+
+
 def _incomparable(
     study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...], source: Source
 ) -> Iterator[str]:
     """Yield complaints about metrics that do not compare between cells."""
-    row, _ = metrics.parse(study.metric)
     location = source.where("metric") or str(study.path)
     by_label = {cell.label: cell for cell in cells}
+    if study.tune and study.tune.field in _measured_with(study.tune.metric):
+        yield (
+            f"{source.where('tune', study.tune.field)}: {study.tune.field} decides what metric"
+            f" {study.tune.metric!r} measures, which cannot choose it; {_instead(study.tune.field)}"
+        )
     for contrast in compared:
         one, other = by_label[contrast.cell].config, by_label[contrast.baseline].config
-        # a metric of a user's own is a mean over the tokens that the loss is of
-        fields = COMPARABLE["loss"] if row.made else COMPARABLE.get(row.name, ())
-        fields = (*fields, *(own.name for own in row.fields))
-        if study.tune and study.tune.field in fields:
-            yield (
-                f"{source.where('tune', study.tune.field)}: {study.tune.field} decides what metric"
-                f" {study.metric!r} measures, which cannot choose it; {_instead(study.tune.field)}"
-            )
-        for field in fields:
+        for field in _measured_with(study.metric):
             if getattr(one, field) != getattr(other, field):
                 varied = field.removesuffix("_hash")
                 yield (
@@ -307,6 +307,14 @@ def _incomparable(
                     f" ({contrast.cell!r} against {contrast.baseline!r}); {_instead(varied)}, or"
                     " put the factor in within"
                 )
+
+
+def _measured_with(metric: str) -> tuple[str, ...]:
+    """Return the fields that decide what a metric measures."""
+    row, _ = metrics.parse(metric)
+    # a metric of a user's own is a mean over the tokens that the loss is of
+    fields = COMPARABLE["loss"] if row.made else COMPARABLE.get(row.name, ())
+    return (*fields, *(own.name for own in row.fields))
 
 
 def _broken(

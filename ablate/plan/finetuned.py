@@ -277,25 +277,23 @@ def complaints(
 ) -> Iterator[str]:
     """Yield what in a study has no effect, or would be misleading, with its line in the file."""
     source = Source(study.path, study.toml)
-    row, _ = metrics.parse(study.metric)
-    if not row.task:
-        names = ", ".join(name for name, one in metrics.METRICS.items() if one.task)
-        yield (
-            f"{source.where('metric') or study.path}: metric {study.metric!r} is not measured in"
-            f" fine-tuned runs; choose one of {names}"
-        )
-    for cell in cells:
-        measured = [name for name, _ in cell_finals(study, cell)]
-        if row.name not in measured:
+    for metric, location in check.asked(study, source):
+        row, _ = metrics.parse(metric)
+        if not row.task:
+            names = ", ".join(name for name, one in metrics.METRICS.items() if one.task)
+            yield (
+                f"{location}: metric {metric!r} is not measured in fine-tuned runs; choose one of"
+                f" {names}"
+            )
+        for cell in cells:
+            if row.name in [name for name, _ in cell_finals(study, cell)]:
+                continue
             why = "which has no pre-training"
             if row.name in _LOSSES:
                 why = f"whose method = {cell.config.method!r} gives classes no probabilities"
             if row.name in VALIDATION.values():
                 why = "whose task does not have both a validation part and a test part"
-            yield (
-                f"{source.where('metric')}: metric {study.metric!r} is not measured in cell"
-                f" {cell.label!r}, {why}"
-            )
+            yield f"{location}: metric {metric!r} is not measured in cell {cell.label!r}, {why}"
     yield from check.complaints(study, cells, compared, texts)
 
 

@@ -103,21 +103,22 @@ def complaints(
 ) -> Iterator[str]:
     """Yield what in a study has no effect, or would be misleading, with its line in the file."""
     source = Source(study.path, study.toml)
-    row, _ = metrics.parse(study.metric)
     location = source.where("metric") or str(study.path)
-    for cell in cells:
-        measured = {
-            name for name, _ in kind(cell.run.kind).finals(cell.run.fields, study.evaluation)
-        }
-        objective = cell.config.part("objective")
-        if objective.regresses:
-            measured -= {"loss", "unigram_loss"}  # of a mask ratio of its own, and no nats
-        if row.name not in measured:
-            shown = ", ".join(sorted(measured | {LABELLED}))
-            yield (
-                f"{location}: metric {study.metric!r} does not compare cells such as"
-                f" {cell.label!r}, whose objective is {objective.name!r}; choose one of {shown}"
-            )
+    for metric, line in check.asked(study, source):
+        row, _ = metrics.parse(metric)
+        for cell in cells:
+            measured = {
+                name for name, _ in kind(cell.run.kind).finals(cell.run.fields, study.evaluation)
+            }
+            objective = cell.config.part("objective")
+            if objective.regresses and metric == study.metric:
+                measured -= {"loss", "unigram_loss"}  # of a mask ratio of its own, and no nats
+            if row.name not in measured:
+                shown = ", ".join(sorted(measured | {LABELLED}))
+                yield (
+                    f"{line}: metric {metric!r} does not compare cells such as {cell.label!r},"
+                    f" whose objective is {objective.name!r}; choose one of {shown}"
+                )
     if study.evaluation.own:
         names = ", ".join(study.evaluation.own_names)
         yield (

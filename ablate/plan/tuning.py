@@ -28,9 +28,13 @@ def seeds(study: Study) -> tuple[int, ...]:
 
 def deciding(study: Study, run: Run) -> str:
     """Return the metric that decides the rate of a run: on a validation part, if there is one."""
-    if run.fields.get("n_validation"):
-        return VALIDATION.get(study.metric, study.metric)
-    return study.metric
+    assert study.tune
+    return on_validation(study.tune.metric, run)
+
+
+def on_validation(metric: str, run: Run) -> str:
+    """Return a metric as it is measured on the validation part of a run's task, if it has one."""
+    return VALIDATION.get(metric, metric) if run.fields.get("n_validation") else metric
 
 
 def groups(study: Study, cells: Sequence[Cell]) -> tuple[Group, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ablate import analysis
 from ablate.analysis import Findings, StudyData
 from ablate.analysis.curves import Scaled, scaled
+from ablate.analysis.records import Tuning
 from ablate.components import CATALOGUE
 from ablate.report.labels import (
     OF_IMAGES,
@@ -72,9 +73,23 @@ class ReportData(StudyData):
     @cached_property
     def labels(self) -> MetricLabels:
         """Texts for the study's metric."""
+        return self._labels(self.study.metric, self.study.goal)
+
+    @cached_property
+    def decided_by(self) -> str:
+        """The metric that decided what was tuned; the study's where groups differ in it."""
+        of = {one.metric for one in self.findings.of(Tuning)}
+        return of.pop() if len(of) == 1 else self.study.metric
+
+    @cached_property
+    def decided_labels(self) -> MetricLabels:
+        """Texts for `decided_by`."""
+        goals = {one.metric: one.goal for one in self.findings.of(Tuning)}
+        return self._labels(self.decided_by, goals.get(self.decided_by, self.study.goal))
+
+    def _labels(self, metric: str, goal: str) -> MetricLabels:
         units = {name: unit for name, _, unit, _ in self.metrics}
-        unit = units.get(self.study.metric, "")
-        return metric_labels(self.study.metric, self.study.goal, own=self.study.own, unit=unit)
+        return metric_labels(metric, goal, own=self.study.own, unit=units.get(metric, ""))
 
 
 def gather(db: Database, study: str) -> ReportData:

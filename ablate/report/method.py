@@ -266,11 +266,22 @@ def _tuning(data: ReportData) -> list[str]:
         f"{sentence(data.tuned.values)} were tuned on seeds that are not compared: first {one}s"
         f" evenly spaced on a log scale, then further steps while the best {one} was at the edge,"
         f" then {one}s around the best. The {one} is the minimum of a curve over the log {one} that"
-        f" was fitted to the runs of all tuning seeds, away from {one}s at which runs diverge. The"
-        " root mean square regret of the choice is part of the standard error of every contrast"
-        f" whose arms have {one}s of their own (Welch 1947); the effect is that of the arms at"
-        f" their best {one}s. A chosen {one} was stored before any compared run used it."
+        f" was fitted to the {data.decided_labels.phrase} of the runs of all tuning seeds, away"
+        f" from {one}s at which runs diverge. {_of_choice(data, one)} is part of the standard error"
+        f" of every contrast whose arms have {one}s of their own (Welch 1947); the effect is that"
+        f" of the arms at their best {one}s. A chosen {one} was stored before any compared run used"
+        " it."
     ]
+
+
+def _of_choice(data: ReportData, one: str) -> str:
+    """What the choice of a rate adds to an error."""
+    if data.decided_labels == data.labels:
+        return "The root mean square regret of the choice"
+    return (
+        f"The root mean square difference of the {data.labels.phrase} at the chosen {one} and at"
+        f" the best {one}, by curves of both metrics drawn from their posteriors,"
+    )
 
 
 def _comparison(data: ReportData) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ablate import figures, results
+from ablate import figures, metrics, results
 from ablate.analysis.records import Contrast, SeedGroups, Tuning
 from ablate.analysis.tuning import group_names
 from ablate.components import CATALOGUE
@@ -463,7 +463,7 @@ def _reads_apart(data: ReportData) -> bool:
 
 
 def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
-    """Return the metric over the learning rates tried, with the chosen ones marked."""
+    """Return what decided over the learning rates tried, with the chosen ones marked."""
     frame = data.runs[
         (data.runs["role"] == "tune") & data.runs["status"].isin(["complete", "diverged"])
     ]
@@ -484,18 +484,19 @@ def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         f" {short}."
         + (f" Cross at the edge: a {short} at which a run diverged." if diverged else "")
     )
-    look = {
-        "hue": "group",
-        "label": data.labels.axis,
-        "goal": data.labels.goal,
-        "axis": tuned(field),
-    }
+    labels = data.decided_labels
+    if labels != data.labels:
+        name, at = metrics.final(data.decided_by)
+        finals = results.finals(data.study.name, name, data.db, role="tune")
+        of_run = finals[finals["at"] == at].drop_duplicates("run").set_index("run")["value"]
+        frame = frame.assign(metric=frame["run"].map(of_run))
+    look = {"hue": "group", "label": labels.axis, "goal": labels.goal, "axis": tuned(field)}
     panels = []
     for stratum, part in _strata(data, frame, "lr"):
         rings = {called[cell]: chosen[cell] for cell in set(part["cell"]) if cell in chosen}
         panels.append(Panel(stratum, part, rings))
     what = "the learning rate" if field == "lr" else field
-    title = f"{sentence(data.labels.phrase)} over {what}"
+    title = f"{sentence(labels.phrase)} over {what}"
     return figure_set.panels("tuning", title, caption, figures.rates, panels, **look)
 
 

@@ -124,8 +124,9 @@ def rates(data: ReportData) -> Table:
         "rates",
         f"The {data.tuned.name} of each group:"
         f" the minimum of a curve over the log {short}, fitted to"
-        f" {data.labels.axis} on seeds that are not compared, before any compared run used it."
-        " Error: the standard error that this choice adds to the group's metric. Sensitivity: the"
+        f" {data.decided_labels.axis} on seeds that are not compared, before any compared run used"
+        f" it. Error: the standard error that this choice adds to the group's {data.labels.phrase}."
+        " Sensitivity: the"
         f" mean over the study file's {short}s of min(loss, ln n_vocab) minus the smallest of them,"
         " in nats per token (Wortsman et al. 2023); “–” where the loss before training is not"
         " ln n_vocab.",
@@ -134,7 +135,7 @@ def rates(data: ReportData) -> Table:
             "chosen",
             f"{short}s tried",
             "diverged",
-            data.labels.phrase,
+            data.decided_labels.phrase,
             "error",
             "sensitivity",
             "cells",

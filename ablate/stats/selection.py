@@ -60,6 +60,7 @@ class Curves:
         low: [...], lowest place considered.
         high: [...], highest place considered, below any cliff.
         safe: [...], highest of the tried places that are not next to a cliff.
+        usable: [..., K], rates tried that are not beyond a cliff.
     """
 
     centre: Floats
@@ -71,6 +72,7 @@ class Curves:
     low: Floats
     high: Floats
     safe: Floats
+    usable: Bools
 
     def place(self, logs: npt.ArrayLike) -> Floats:
         """Return the places of log rates [...]."""
@@ -99,13 +101,7 @@ def fit(
     x = (logs - centre[..., None]) / step
     excess = np.where(whole, means - floor[..., None], 0.0)
     usable = _usable(x, excess, tried, whole, costs)
-    near = usable & (np.abs(x) < 1.05)
-    sd, df = _noise(costs, near) if costs.shape[-2] > 1 else _noise_of_one(x, means, usable, noise)
-    reach = np.where(near, excess, 0.0).max(axis=-1)
-    tiny = 1e-12 * (1 + np.abs(floor))
-    terms, root = _posterior(
-        x, excess, usable, step, sd**2 / costs.shape[-2] + (1e-3 * reach + tiny) ** 2, reach + sd
-    )
+    terms, root, df = _terms(x, costs, floor, usable, step, noise)
     places = np.where(usable, x, np.nan)
     low, high = np.nanmin(places, axis=-1), np.nanmax(places, axis=-1)
     beside = (tried & (x > high[..., None])).any(axis=-1)
@@ -121,7 +117,30 @@ def fit(
         np.maximum(low, -1.0),
         np.minimum(high, 1.0),
         np.minimum(safe, 1.0),
+        usable,
     )
+
+
+def _terms(
+    x: Floats,
+    costs: Floats,
+    floor: Floats,
+    usable: Bools,
+    step: float,
+    noise: tuple[float, int] | None,
+) -> tuple[Floats, Floats, Floats]:
+    """Coefficients of a curve at places x less `floor`, a root of their covariance, and df."""
+    with np.errstate(invalid="ignore"):
+        means = costs.mean(axis=-2)
+    excess = np.where(np.isfinite(means), means - floor[..., None], 0.0)
+    near = usable & (np.abs(x) < 1.05)
+    sd, df = _noise(costs, near) if costs.shape[-2] > 1 else _noise_of_one(x, means, usable, noise)
+    reach = np.where(near, np.abs(excess), 0.0).max(axis=-1)
+    tiny = 1e-12 * (1 + np.abs(floor))
+    terms, root = _posterior(
+        x, excess, usable, step, sd**2 / costs.shape[-2] + (1e-3 * reach + tiny) ** 2, reach + sd
+    )
+    return terms, root, df
 
 
 def _usable(x: Floats, excess: Floats, tried: Bools, whole: Bools, costs: Floats) -> Bools:
@@ -248,16 +267,24 @@ def regret(curves: Curves, chosen: npt.ArrayLike) -> Floats:
     the noise counts in the degrees of freedom (see `regret_df`).
     The best rate of each is sought within a step of the best rate tried, below any cliff.
     """
-    rng = np.random.default_rng(0)
-    z = rng.normal(size=(DRAWS, len(TERMS)))
-    moved = z @ curves.root.swapaxes(-1, -2)
-    drawn = curves.terms[..., None, :] + np.concatenate([moved, -moved], axis=-2)
     at = curves.place(chosen)
-    low, high = np.minimum(curves.low, at), np.maximum(curves.high, at)
-    places = low[..., None] + (high - low)[..., None] * np.linspace(0, 1, NODES)
-    best = (drawn @ (places[..., None] ** TERMS).swapaxes(-1, -2)).min(axis=-1)
+    drawn = _drawn(curves.terms, curves.root, seed=0)
+    best = (drawn @ (_places(curves, at)[..., None] ** TERMS).swapaxes(-1, -2)).min(axis=-1)
     here = (drawn @ (at[..., None] ** TERMS)[..., None])[..., 0]
     return np.sqrt((np.maximum(here - best, 0.0) ** 2).mean(axis=-1))
+
+
+def _drawn(terms: Floats, root: Floats, seed: int) -> Floats:
+    """Coefficients [..., 2 DRAWS, 5] of curves drawn from a posterior."""
+    z = np.random.default_rng(seed).normal(size=(DRAWS, len(TERMS)))
+    moved = z @ root.swapaxes(-1, -2)
+    return terms[..., None, :] + np.concatenate([moved, -moved], axis=-2)
+
+
+def _places(curves: Curves, at: Floats) -> Floats:
+    """Places [..., NODES] at which the best rate of a drawn curve is sought."""
+    low, high = np.minimum(curves.low, at), np.maximum(curves.high, at)
+    return low[..., None] + (high - low)[..., None] * np.linspace(0, 1, NODES)
 
 
 def regret_df(curves: Curves) -> Floats:
@@ -274,10 +301,17 @@ def regret_df(curves: Curves) -> Floats:
 
 @dataclass(frozen=True)
 class Choice:
-    """The error that the choice of rates adds to a mean difference, and its degrees of freedom."""
+    """The error that the choice of rates adds to a mean difference.
+
+    Attributes:
+        error: The error.
+        df: Its degrees of freedom.
+        outcome: Of one arm, where another metric decided: the expected metric at the chosen rate.
+    """
 
     error: float = 0.0
     df: float = math.inf
+    outcome: float | None = None
 
 
 def choice_error(
@@ -288,16 +322,20 @@ def choice_error(
     step: float,
     goal: str = "min",
     noise: tuple[float, int] | None = None,
+    outcomes: npt.ArrayLike | None = None,
 ) -> Choice:
     """Return the error of one arm's choice: the root mean square regret of the chosen rate.
 
     Args:
         rates: [K], rates tried, ascending.
-        values: [S, K], the metric, a row a tuning seed; NaN where a run diverged.
+        values: [S, K], the metric that decided, a row a tuning seed; NaN where a run diverged.
         chosen: The rate of the compared runs, however it was chosen.
         step: Log ratio of neighbouring rates of the ladder.
-        goal: "min" or "max", the metric's.
-        noise: As in `fit`.
+        goal: "min" or "max", of the metric that decided.
+        noise: As in `fit`, of the metric that is compared.
+        outcomes: [S, K], the metric that is compared, where another one decided; then the error is
+            the root mean square of this metric at the chosen rate less that at the rate which is
+            best by the one that decided. Curves of both are drawn, independently of each other.
 
     Returns:
         No error where no rate was finite on all seeds, since then nothing is compared.
@@ -306,8 +344,34 @@ def choice_error(
     costs = np.where(np.isfinite(signed), signed, np.inf)
     if not np.isfinite(costs).all(axis=0).any():
         return Choice()
-    curves = fit(np.log(np.asarray(rates, float)), costs, step, noise)
+    logs = np.log(np.asarray(rates, float))
+    if outcomes is not None:
+        curves = fit(logs, costs, step)
+        return _outcome(curves, logs, np.asarray(outcomes, float), math.log(chosen), noise)
+    curves = fit(logs, costs, step, noise)
     return Choice(float(regret(curves, math.log(chosen))), float(regret_df(curves)))
+
+
+def _outcome(
+    curves: Curves, logs: Floats, outcomes: Floats, chosen: float, noise: tuple[float, int] | None
+) -> Choice:
+    """The choice of one arm where another metric decided; arguments as in `choice_error`."""
+    x = (logs - curves.centre) / curves.step
+    with np.errstate(invalid="ignore"):
+        means = outcomes.mean(axis=0)
+    usable = curves.usable & np.isfinite(means)
+    level = means[np.where(usable, np.abs(x), np.inf).argmin()]
+    terms, root, df = _terms(x, outcomes, level, usable, curves.step, noise)
+    at = curves.place(chosen)
+    places = _places(curves, at)
+    lowest = (_drawn(curves.terms, curves.root, seed=0) @ (places[:, None] ** TERMS).T).argmin(-1)
+    moved = at**TERMS - places[lowest, None] ** TERMS
+    error = (_drawn(terms, root, seed=1) * moved).sum(axis=-1)
+    return Choice(
+        math.sqrt((error**2).mean()),
+        max(1.0, float(np.minimum(df, curves.df)) / 2),
+        float(level + terms @ at**TERMS),
+    )
 
 
 def combined(choices: Sequence[tuple[float, Choice]]) -> Choice:

@@ -23,7 +23,7 @@ Keep = Literal["none", "final", "best"]  # which weights of a run are kept
 DevicesPerRun = int | Literal["auto"]  # "auto": as many as end the study first
 MOST_DEVICES = 8  # of one run; they are on one host
 WIDEST = 4  # most steps that a search may go beyond each end of the ladder of [tune]
-TUNE_KEYS = ("points", "seeds", "per")  # of [tune], besides the field that is found
+TUNE_KEYS = ("points", "seeds", "per", "metric")  # of [tune], besides the field that is found
 
 
 def tuned(field: str) -> str:
@@ -96,6 +96,8 @@ class Tune:
     whole: bool = False  # whether the field is a whole number
     down: int = WIDEST  # steps below `low` that a search may go
     up: int = WIDEST  # steps above `high`
+    metric: str = "loss"  # what decides; by default the study's metric
+    goal: str = "min"  # of `metric`, "min" | "max"
 
     def rate(self, rung: float) -> float:
         """Return the learning rate of a rung of the ladder, to three digits, or a whole number.

@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import combinations as pairs_of
 from math import prod
 from pathlib import Path
@@ -170,12 +171,14 @@ def _study(source: Source, file: StudyFile) -> Study:
         metric, goal = metric_of(source, file.metric, at), _own_goal(source, file)
     else:
         evaluation = evaluation.model_copy(update={"own": outside.measured() or None})
-        metric, goal, evaluation = _metric(source, file.metric, evaluation, images)
+        metric, goal, evaluation = _metric(source, ("metric",), file.metric, evaluation, images)
         if file.goal is not None and metrics.GOALS[file.goal] != goal:
             raise AblateError(
                 f"{source.where('goal')}: goal = {file.goal!r}: of metric {metric!r} the other"
                 " direction is better; remove goal"
             )
+    if tuned:
+        tuned, evaluation = _decided_by(source, file, tuned, (metric, goal), evaluation, images)
     keep, devices_per_run = tables.run(source, file.run)
     return Study(
         name=file.name,
@@ -535,11 +538,32 @@ def _probing(evaluation: Evaluation, name: str) -> Evaluation:
     return evaluation.model_copy(update={"downstream": tuple(names)})
 
 
+def _decided_by(
+    source: Source,
+    file: StudyFile,
+    tune: Tune,
+    by_default: tuple[str, str],
+    evaluation: Evaluation,
+    images: bool,
+) -> tuple[Tune, Evaluation]:
+    """Return [tune] with the metric that decides, and the evaluation that measures it."""
+    name = (file.tune or {}).get("metric")
+    if name is None:
+        return replace(tune, metric=by_default[0], goal=by_default[1]), evaluation
+    if file.command:
+        raise AblateError(
+            f"{source.where('tune', 'metric')}: tune.metric = {name!r:.80}: runs of a script are"
+            " tuned by the study's metric; remove it"
+        )
+    metric, goal, evaluation = _metric(source, ("tune", "metric"), name, evaluation, images)
+    return replace(tune, metric=metric, goal=goal), evaluation
+
+
 def _metric(
-    source: Source, text: str, evaluation: Evaluation, images: bool
+    source: Source, path: tuple[str, ...], text: str, evaluation: Evaluation, images: bool
 ) -> tuple[str, str, Evaluation]:
-    """The metric's full name, its goal, and the evaluation that measures it."""
-    with located(source, "metric"):
+    """The full name of a metric that a key names, its goal, and the evaluation that measures it."""
+    with located(source, *path):
         row, at = metrics.parse(text)
         if row.name in (LABELLED, CHANCE) and evaluation.probe_csv is None and not images:
             raise AblateError(_UNLABELLED)

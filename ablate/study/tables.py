@@ -100,6 +100,13 @@ class TuneTable(_Table):
             ' "cell" or "study"'
         )
     )
+    metric: str | None = Field(
+        None,
+        description=(
+            "what decides, such as `loss`, each cell's own held-out loss; by default the study's"
+            " `metric`"
+        ),
+    )
 
 
 class RunTable(_Table):

@@ -4,8 +4,20 @@ The database is the only record. Each stage is derived from it again, so that a 
 stopped at any point resumes, and decides the same. A decision is stored before a run uses it.
 """
 
-from ablate.tune.evidence import values
+from ablate.tune.evidence import OUTCOMES, goal, outcomes, values
 from ablate.tune.rates import search, sensitivity
 from ablate.tune.stages import Learnt, Stage, describe, learn, stages
 
-__all__ = ["Learnt", "Stage", "describe", "learn", "search", "sensitivity", "stages", "values"]
+__all__ = [
+    "OUTCOMES",
+    "Learnt",
+    "Stage",
+    "describe",
+    "goal",
+    "learn",
+    "outcomes",
+    "search",
+    "sensitivity",
+    "stages",
+    "values",
+]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.kinds import Run
 from ablate.plan import Decision, Plan
-from ablate.plan.tuning import deciding, seeds
+from ablate.plan.tuning import deciding, on_validation, seeds
 from ablate.store import Database, decisions
 from ablate.study import Study, Tune
-from ablate.tune.evidence import Stored, question_hash
+from ablate.tune.evidence import OUTCOMES, Stored, question_hash
 
 if TYPE_CHECKING:
     import optuna
@@ -51,9 +51,11 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
     of_cell = {cell.label: cell.run for cell in plan.cells}
     for group in plan.groups:
         assert tune
+        asked = [*dict.fromkeys([tune.metric, study.metric])]
         cell, run = group.representative, of_cell[group.representative]
         key = run.with_(seed=None, **{tune.field: 1.0}).key
-        question = question_hash(study, RULE, tune.low, tune.high, tune.points, seeds(study), key)
+        ladder = tune.low, tune.high, tune.points
+        question = question_hash(study, asked, RULE, *ladder, seeds(study), key)
         old = stored.get((cell, tune.field))
         shared = {"group": group.label, "cells": list(group.cells)}
         if old and old.evidence.get(decisions.BASIS) == question:
@@ -66,7 +68,7 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
         keys = _keys(study, tune, run)
         if not (values := _by_rate(keys, db, deciding(study, run))):
             continue  # the ladder is next
-        result = search(tune, {lr: _costs(each, study.goal) for lr, each in values.items()}.get)
+        result = search(tune, {lr: _costs(each, tune.goal) for lr, each in values.items()}.get)
         found.tried[cell] = result.rates
         if result.best is not None:
             evidence = {
@@ -75,6 +77,10 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
                 **_evidence(study, tune, run, result, values),
                 "trains": _trains(db, {lr: keys[lr] for lr in result.rates}, values),
             }
+            if len(asked) > 1:
+                tried = {lr: keys[lr] for lr in result.rates}
+                outcomes = _by_rate(tried, db, on_validation(study.metric, run))
+                evidence[OUTCOMES] = _by_seed(outcomes, result.rates)
             found.new.append(Decision(cell, tune.field, result.best, evidence))
     return found
 
@@ -83,18 +89,14 @@ def _evidence(
     study: Study, tune: Tune, run: Run, result: Search, values: Mapping[float, Sequence[float]]
 ) -> dict[str, Any]:
     """What a decision rests on, as JSON values."""
-    sign = 1 if study.goal == "min" else -1
+    sign = 1 if tune.goal == "min" else -1
     return {
         "metric": deciding(study, run),
-        "goal": study.goal,
+        "goal": tune.goal,
         "seeds": seeds(study),
         "ladder": tune.ladder,
         "rates": result.rates,
-        # a list for each seed; null: diverged
-        "values": [
-            [one if math.isfinite(one) else None for one in of_seed]
-            for of_seed in zip(*(values[lr] for lr in result.rates), strict=True)
-        ],
+        "values": _by_seed(values, result.rates),
         # of the fitted curve at the chosen rate; null where all diverged
         **({"step": _step(tune)} if tune.whole else {}),
         "fitted": None if result.cost is None else sign * result.cost,
@@ -102,6 +104,16 @@ def _evidence(
         "near_cliff": result.near_cliff,
         "left_range": not tune.ladder[0] <= result.rates[0] <= result.rates[-1] <= tune.ladder[-1],
     }
+
+
+def _by_seed(
+    values: Mapping[float, Sequence[float]], rates: Sequence[float]
+) -> list[list[float | None]]:
+    """A list for each seed, of a value for each rate; None: diverged."""
+    return [
+        [one if math.isfinite(one) else None for one in of_seed]
+        for of_seed in zip(*(values[lr] for lr in rates), strict=True)
+    ]
 
 
 def _keys(study: Study, tune: Tune, run: Run) -> dict[float, list[str]]:

@@ -38,7 +38,7 @@ def decide_seeds(
         pilot = [keys.get((cell, seed)) for cell in cells for seed in study.seeds]
         if None in pilot:
             continue
-        question = question_hash(study, two_stage.resolution, two_stage.most, pilot)
+        question = question_hash(study, [study.metric], two_stage.resolution, two_stage.most, pilot)
         old = stored.get((cells[0], "seeds"))
         if old and old.evidence.get(decisions.BASIS) == question:
             known.append(old)
