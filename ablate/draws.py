@@ -49,7 +49,11 @@ def stream(name: str) -> int:
 
 
 def words(
-    seed: Tensor, stream: int, step: Tensor | int, shape: Sequence[int], row: Tensor | int = 0
+    seed: Tensor,
+    stream: Tensor | int,
+    step: Tensor | int,
+    shape: Sequence[int],
+    row: Tensor | int = 0,
 ) -> Tensor:
     """Draw independent 32-bit words.
 
@@ -59,7 +63,7 @@ def words(
 
     Args:
         seed: [K]; words are made on its device.
-        stream: Number of the stream.
+        stream: Number of the stream, a tensor [] where code is compiled once for several streams.
         step: Number of the step, a tensor [] in captured code.
         shape: Shape of one member's words; the first axis counts rows, sequences of a batch.
         row: Row of the batch at which the words begin.
@@ -80,7 +84,11 @@ def words(
 
 
 def uniforms(
-    seed: Tensor, stream: int, step: Tensor | int, shape: Sequence[int], row: Tensor | int = 0
+    seed: Tensor,
+    stream: Tensor | int,
+    step: Tensor | int,
+    shape: Sequence[int],
+    row: Tensor | int = 0,
 ) -> Tensor:
     """Draw uniform numbers in [0, 1), [K, *shape] float32, multiples of 2⁻²⁴.
 

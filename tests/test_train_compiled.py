@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 from train_helpers import Events, config, run, text
 
 from ablate.components import factor
@@ -43,31 +45,36 @@ def no_cached_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "there", "mode"),
+    ("seconds", "blocks", "there", "mode"),
     [
-        (2, "eager", "eager"),  # a 2-second run never waits for a compiler
-        (13, "eager", "eager"),
-        (15, "eager", "block"),  # 0.42 · 15 + 8 < 15
-        (2000, "eager", "block"),
-        (2400, "eager", "whole"),  # 0.41 · 2400 + 30 < 0.42 · 2400 + 8
-        (2400, "block", "block"),  # what is there costs nothing: 0.41 · 2400 + 30 > 0.42 · 2400
-        (3200, "block", "whole"),
-        (1, "whole", "whole"),
-        (1, "block", "block"),
+        (2, 4, "eager", "eager"),  # a 2-second run never waits for a compiler
+        (13, 4, "eager", "eager"),
+        (15, 4, "eager", "block"),  # 0.42 · 15 + 8 < 15
+        (15, 100, "eager", "block"),  # all blocks share their code
+        (1900, 4, "eager", "block"),
+        (2100, 4, "eager", "whole"),  # 0.41 · 2100 + 8 + 4 · 5 < 0.42 · 2100 + 8
+        (11_900, 24, "eager", "block"),
+        (12_100, 24, "eager", "whole"),
+        (2100, 4, "block", "block"),  # what is there costs nothing: 0.41 · 2100 + 28 > 0.42 · 2100
+        (2900, 4, "block", "whole"),
+        (1, 4, "whole", "whole"),
+        (1, 4, "block", "block"),
     ],
 )
-def test_compilation_is_chosen_by_the_time_it_saves(seconds: float, there: str, mode: str) -> None:
-    assert compiled.worthwhile(seconds, there) == mode
+def test_compilation_is_chosen_by_the_time_it_saves(
+    seconds: float, blocks: int, there: str, mode: str
+) -> None:
+    assert compiled.worthwhile(seconds, blocks, mode=there) == mode
 
 
 def test_a_compiler_that_works_while_others_train_is_worth_less_time() -> None:
-    assert compiled.worthwhile(10, "eager") == "eager"
-    assert compiled.worthwhile(10, "eager", shared=True) == "block"  # 0.42 · 10 + 8 / 3 < 10
+    assert compiled.worthwhile(10, 4) == "eager"
+    assert compiled.worthwhile(10, 4, shared=True) == "block"  # 0.42 · 10 + 8 / 3 < 10
 
 
 def test_matrix_products_are_no_faster_when_compiled() -> None:
-    assert compiled.worthwhile(20, "eager") == "block"
-    assert compiled.worthwhile(20, "eager", 10) == "eager"  # 10 + 0.42 · 10 + 8 > 20
+    assert compiled.worthwhile(20, 4) == "block"
+    assert compiled.worthwhile(20, 4, 10) == "eager"  # 10 + 0.42 · 10 + 8 > 20
     assert compiled.MODES["block"].seconds(20, 10) == pytest.approx(14.2)
     assert compiled.MODES["block"].eager(14.2, 10) == pytest.approx(20)
     assert compiled.MODES["block"].seconds(8, 10) == 8
@@ -95,9 +102,9 @@ def test_the_speed_of_compiled_steps_is_told_from_eager_ones(
 
 
 def test_what_a_process_compiles_first_has_to_be_worth_more() -> None:
-    assert compiled.worthwhile(35, "eager", first=True) == "eager"  # 0.42 · 35 + 8 + 15 > 35
-    assert compiled.worthwhile(45, "eager", first=True) == "block"
-    assert compiled.worthwhile(40, "block", first=True) == "block"
+    assert compiled.worthwhile(35, 4, first=True) == "eager"  # 0.42 · 35 + 8 + 15 > 35
+    assert compiled.worthwhile(45, 4, first=True) == "block"
+    assert compiled.worthwhile(40, 4, mode="block", first=True) == "block"
 
 
 Counted = Callable[..., tuple[compiled.CompiledStep, list[str]]]
@@ -154,6 +161,27 @@ def test_nothing_is_compiled_where_there_is_no_compiler(
     step, captured = counted()
     step.prepare(1_000_000, "auto")
     assert captured == ["eager"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"dropout": 0.1},
+        {"dropout": 0.1, "architecture": "encoder-decoder", "objective": "span"},
+    ],
+)
+def test_blocks_share_their_compiled_code(changes: dict[str, Any]) -> None:
+    """Else set-up grows with depth: models with dropout once compiled every block anew."""
+    graphs = []
+    for n_layer in (2, 4):
+        torch._dynamo.reset()
+        counter = CompileCounter()
+        compile_ = partial(torch.compile, backend=counter, **compiled.COMPILER)
+        step = Step([config(n_layer=n_layer, **changes)], text(), "cpu")
+        step.features(step.example(), step.model.pieces(compile_)).sum().backward()
+        graphs.append(counter.frame_count)
+    assert graphs[0] == graphs[1] > 2
 
 
 @pytest.mark.parametrize("wanted", ["auto", "whole"])

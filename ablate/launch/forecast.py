@@ -24,7 +24,7 @@ from ablate.launch.trainer import TorchTrainer
 from ablate.plan import Cell, Plan
 from ablate.plan.forecast import Forecast, TaskTime
 from ablate.plan.model import before
-from ablate.train.compiled import FIRST, MODES, compiles, possible, step_cache, worthwhile
+from ablate.train.compiled import FIRST, MODES, compiles, n_blocks, possible, step_cache, worthwhile
 
 T = TypeVar("T")
 
@@ -62,6 +62,7 @@ def measure(plan: Plan, slots: Sequence[Device], done: Callable[[int], object]) 
     shared = gpu and len(slots) > len(names)
     speeds: dict[str, float] = {}  # by shape
     modes: dict[str, str] = {}
+    blocks: Counter[str] = Counter()
     by_cell: dict[str, float] = {}
     times: dict[str, TaskTime] = {}  # of runs on a task that take the same time
     on_task: dict[str, TaskTime] = {}
@@ -82,7 +83,8 @@ def measure(plan: Plan, slots: Sequence[Device], done: Callable[[int], object]) 
             if gpu and compiles(cell.config):
                 eager = tokens[shape] / speed
                 products = tokens[shape] * _seconds_of_products(cell.config, device.name)
-                mode = worthwhile(eager, "eager", products, shared=shared, first=True)
+                blocks[shape] = n_blocks(cell.config)
+                mode = worthwhile(eager, blocks[shape], products, shared=shared, first=True)
                 modes[shape] = possible(mode, size.recompute)
                 speeds[shape] *= eager / MODES[modes[shape]].seconds(eager, products)
             speeds[shape] *= several
@@ -91,7 +93,10 @@ def measure(plan: Plan, slots: Sequence[Device], done: Callable[[int], object]) 
     start, side_by_side = 0.0, len(slots)
     if gpu:  # workers that share a GPU train one at a time
         side_by_side = len(names)
-        setups = [MODES[mode].setup + FIRST * (mode != "eager") for mode in modes.values()]
+        setups = [
+            MODES[mode].setup(blocks[shape]) + FIRST * (mode != "eager")
+            for shape, mode in modes.items()
+        ]
         start = START + min(setups, default=0.0)
     estimated = several > 1 or any(mode != "eager" for mode in modes.values())
     return Forecast(by_cell, side_by_side, start, slot.name, estimated=estimated, on_task=on_task)

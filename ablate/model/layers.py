@@ -147,13 +147,17 @@ class DropoutRng(nn.Module):
 class Dropout(nn.Module):
     """Zero a share of x [K, B, …] in training and scale the rest up.
 
-    Its name decides the stream that it draws from.
+    Its name decides the stream that it draws from. The stream's number is a tensor, so that all
+    blocks share compiled code, which would have a number as a constant.
     """
+
+    stream: Tensor
 
     def __init__(self, share: float, name: str, rng: DropoutRng) -> None:
         super().__init__()
         self.share = share
-        self.stream = draws.stream(f"dropout.{name}")
+        number = torch.tensor(draws.stream(f"dropout.{name}"), dtype=torch.int64)
+        self.register_buffer("stream", number, persistent=False)
         self.rng = rng
 
     def forward(self, x: Tensor) -> Tensor:

@@ -37,12 +37,20 @@ class Mode:
     302M parameters, which the fit has not seen.
 
     Attributes:
-        setup: Seconds until the first step.
+        base: Seconds until the first step, without `per_block`.
         rest: Time of all but matrix products, as a share of what it is in an eager step.
+        per_block: Seconds more for each block of the model. Blocks compiled by themselves share
+            their code, a model compiled as a whole repeats it: 24 to 30 s at 4 to 6 blocks, 130 s
+            at 24.
     """
 
-    setup: float
+    base: float
     rest: float
+    per_block: float = 0.0
+
+    def setup(self, blocks: int) -> float:
+        """Return the seconds until the first step of a model with so many blocks."""
+        return self.base + self.per_block * blocks
 
     def seconds(self, eager: float, products: float) -> float:
         """Return the time of steps.
@@ -61,9 +69,9 @@ class Mode:
 
 
 MODES = {
-    "eager": Mode(setup=1.0, rest=1.0),  # nothing is compiled
-    "block": Mode(setup=8.0, rest=0.42),  # each block, and what comes before and after them
-    "whole": Mode(setup=30.0, rest=0.41),  # model and loss in one piece
+    "eager": Mode(base=1.0, rest=1.0),  # nothing is compiled
+    "block": Mode(base=8.0, rest=0.42),  # each block, and what comes before and after them
+    "whole": Mode(base=8.0, rest=0.41, per_block=5.0),  # model and loss in one piece
 }
 # FLOP/s of large products of bfloat16 on an H200 (`benchmarks/RESULTS.md`)
 PRODUCTS = 6.7e14
@@ -124,17 +132,16 @@ class CompiledStep:
         if wanted == "auto":
             products, compiled = self._products * steps, compiles(self.step.config)
             if not self._eager_pace:
-                self._capture(
-                    possible("whole", recompute) if products > LONG and compiled else "eager"
-                )
+                self._capture("block" if products > LONG and compiled else "eager")
             self.seconds += self._eager_pace * steps
             self.products += products
             first = not CompiledStep.compiler_begun
-            wanted = (
-                worthwhile(self.seconds, self.mode, self.products, shared=shared, first=first)
-                if compiled
-                else self.mode
-            )
+            if compiled:
+                blocks = n_blocks(self.step.config)
+                times = self.seconds, blocks, self.products
+                wanted = worthwhile(*times, mode=self.mode, shared=shared, first=first)
+            else:
+                wanted = self.mode
             wanted = ranks.agree(wanted)  # a captured step waits for the other ranks
         wanted = possible(wanted, recompute)
         if wanted != self.mode or self.step.replay == self.step.step:
@@ -181,8 +188,19 @@ class CompiledStep:
         return flops / PRODUCTS / ranks.count()
 
 
+def n_blocks(config: RunConfig) -> int:
+    """Return the blocks of a model, without those that fill in an autoencoder's patches."""
+    return config.n_layer + config.n_layer_encoder
+
+
 def worthwhile(
-    seconds: float, mode: str, products: float = 0.0, *, shared: bool = False, first: bool = False
+    seconds: float,
+    blocks: int,
+    products: float = 0.0,
+    *,
+    mode: str = "eager",
+    shared: bool = False,
+    first: bool = False,
 ) -> str:
     """Return the mode that is worth its set-up.
 
@@ -191,8 +209,9 @@ def worthwhile(
 
     Args:
         seconds: Time of all eager steps, those of earlier jobs included.
-        mode: The mode that is set up already.
+        blocks: Blocks of the model.
         products: Time of the matrix products in them.
+        mode: The mode that is set up already.
         shared: Whether other workers train meanwhile.
         first: Whether this process has compiled nothing yet.
     """
@@ -201,7 +220,7 @@ def worthwhile(
 
     def cost(other: str) -> float:
         return MODES[other].seconds(seconds, products) + (
-            waited * (MODES[other].setup + FIRST * first) if other != mode else 0
+            waited * (MODES[other].setup(blocks) + FIRST * first) if other != mode else 0
         )
 
     return min(names[names.index(mode) :], key=cost)
