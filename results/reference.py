@@ -218,17 +218,19 @@ def mae() -> str:
 
 
 def corruption() -> str:
-    """Return the losses of hidden tokens, the probe's accuracy and the rate of every noise."""
+    """Return what every noise reaches on its own task and on the others', and its rate."""
     of = findings("corruption").of
+    own = per_seed("corruption", "loss")
     light = {one.arm: one.mean for one in of(records.ProbeLoss) if one.ratio < 0.3}
     probes = {one.arm: one for one in of(records.LinearProbe)}
     rates = {one.arm: one.lr for one in of(records.TuningChange)}
-    columns = ["trained with", "loss at 0.3", "loss at 0.15", "accuracy of the probe", "rate"]
+    columns = ["trained with", "own loss", "loss at 0.3", "loss at 0.15"]
     return table(
-        columns,
+        [*columns, "accuracy of the probe", "rate"],
         [
             (
                 level,
+                f"{fmean(own[level]):.3f}",
                 told,
                 f"{light[level]:.3f}",
                 f"{probes[level].mean:.3f} ± {probes[level].sd:.3f}",
@@ -239,33 +241,23 @@ def corruption() -> str:
     )
 
 
-def corruption_own() -> str:
-    """Return what each noise reaches on tuning seeds at the rate of its lowest own loss."""
-    measures = (("loss", 0.0), ("corrupted_loss", 0.3), ("era_accuracy", 0.0))
-    values: dict[str, dict[float, dict[str, list[float]]]] = {}
-    with sqlite3.connect(f"file:{DATABASE}?mode=ro", uri=True) as db:
-        for cell, rate, name, at, value in db.execute(
-            "SELECT cell, lr, name, at, value FROM all_runs JOIN final ON final.run_id = run"
-            " WHERE study = 'corruption' AND role = 'tune' ORDER BY cell, seed"
-        ):
-            if (name, at) in measures:
-                of = values.setdefault(cell.partition("=")[2], {}).setdefault(rate, {})
-                of.setdefault(name, []).append(value)
-    rows = []
-    for level in (one.arm for one in findings("corruption").of(records.LinearProbe)):
-        rate, of = min(values[level].items(), key=lambda item: fmean(item[1]["loss"]))
-        spread = np.std(of["era_accuracy"], ddof=1)
-        rows.append(
+def corruption_finetuned() -> str:
+    """Return the accuracy of the models of every noise after fine-tuning, and its rate."""
+    of = findings("corruption-finetuned").of
+    accuracy = per_seed("corruption-finetuned", "task_accuracy")
+    rates = {one.arm: one.lr for one in of(records.TuningChange)}
+    return table(
+        ["pre-trained with", "accuracy", "difference from infill", "rate of fine-tuning"],
+        [
             (
                 level,
-                f"{rate:.3g}",
-                f"{fmean(of['loss']):.2f}",
-                f"{fmean(of['corrupted_loss']):.2f}",
-                f"{fmean(of['era_accuracy']):.3f} ± {spread:.3f}",
+                f"{fmean(accuracy[level]):.3f} ± {np.std(accuracy[level], ddof=1):.3f}",
+                "" if level == "infill" else told,
+                f"{rates[level]:.3g}",
             )
-        )
-    columns = ["trained with", "rate", "own loss", "loss at 0.3", "accuracy of the probe"]
-    return table(columns, rows)
+            for level, told in by_level(of(records.Contrast)).items()
+        ],
+    )
 
 
 LABELS = {"64": "64 labels", "256": "256 labels", "all": "all labels"}
@@ -340,7 +332,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "steps": steps,
     "mae": mae,
     "corruption": corruption,
-    "corruption-own": corruption_own,
+    "corruption-finetuned": corruption_finetuned,
     "finetune": partial(
         effects,
         "finetune",

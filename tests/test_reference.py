@@ -26,6 +26,7 @@ CELLS = {
     "rnn-to-transformer": 6,
     "mae": 5,
     "corruption": 10,
+    "corruption-finetuned": 11,
     "finetune": 15,
 }
 LARGEST = 2_700_000 * len(CELLS)  # bytes
