@@ -101,6 +101,32 @@ def test_the_forecast_of_long_runs_is_that_of_compiled_steps(
     assert not short.estimated and short.start < fast.start
 
 
+def test_dropout_costs_compiled_steps_nothing(
+    timed: list[list[RunConfig]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """308M parameters on an H200: 205,000 tokens/s, where the eager step with dropout told 135,000.
+
+    The time of its eager step counts where the run is too short to be compiled.
+    """
+    monkeypatch.setattr(compiled, "can_compile", lambda: True)
+    monkeypatch.setattr(forecast, "product_speed", lambda *of: 1e20)
+    untouched = forecast._speed
+
+    def slower(configs: list[RunConfig], *rest: object) -> float:
+        return untouched(configs, *rest) / (2 if configs[0].dropout else 1)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(forecast, "_speed", slower)
+
+    def speeds(dropout: str, tokens: str) -> dict[str, float]:
+        study = STUDY.replace("10_000_000_000", f"{tokens}\ndropout = {dropout}")
+        made = plan(parse(study, Path("t.toml")))
+        return dict(forecast.measure(made, [GPU], lambda done: None).tokens_per_second)
+
+    assert speeds("0.1", "10_000_000_000") == speeds("0", "10_000_000_000")
+    short = speeds("0.1", "1_000_000")
+    assert {cell: 2 * speed for cell, speed in short.items()} == speeds("0", "1_000_000")
+
+
 def test_the_forecast_of_an_rnn_promises_nothing_of_a_compiler(
     monkeypatch: pytest.MonkeyPatch, timed: list[list[RunConfig]]
 ) -> None:
