@@ -96,7 +96,7 @@ class Tune:
     whole: bool = False  # whether the field is a whole number
     down: int = WIDEST  # steps below `low` that a search may go
     up: int = WIDEST  # steps above `high`
-    metric: str = "loss"  # what decides; by default the study's metric
+    metric: str = "loss"  # what decides: the study's metric where the file names none
     goal: str = "min"  # of `metric`, "min" | "max"
 
     def rate(self, rung: float) -> float:
