@@ -118,7 +118,7 @@ def test_queries_are_listed_and_asked_by_name(ablate: Run, trained: str) -> None
     ]
     assert ablate("query", "means", "study=wiring", "--format", "csv")[1] == out
     code, out, err = ablate("query", "best-lr", "wiring")
-    assert (code, out.split("\n")[0], err) == (0, "group  lr  tried  at_edge", "no rows\n")
+    assert (code, out.split("\n")[0], err) == (0, "group  lr  metric  tried  at_edge", "no rows\n")
 
 
 def test_sql_takes_values(ablate: Run, trained: str) -> None:

@@ -159,7 +159,7 @@ def test_learning_rates(db: Database) -> None:
         (1e-2, 1, 1, None),
     ]
     assert ask(db, "best-lr", "wiring") == [
-        {"group": "topology=serial", "lr": 1e-3, "tried": 2, "at_edge": 1}
+        {"group": "topology=serial", "lr": 1e-3, "metric": "loss", "tried": 2, "at_edge": 1}
     ]
     assert ask(db, "best-lr", "shallow") == []
 

@@ -342,6 +342,11 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
             ),
             ("lr = [1e-4, 1e-2]\npoints = 5\nper = []", 19, ["tune.per = []", '"study"']),
             (
+                "lr = [1e-4, 1e-2]\npoints = 5\nper = 'cell'\nmetric = 'accuracy'\nseeds = 1",
+                21,
+                ["tune.seeds = 1", "2 or more"],
+            ),
+            (
                 "lr = [1e-4, 1e-2]\npoints = 5\nper = 'cell'\nmetric = 'los'",
                 20,
                 ["metric 'los'", "'loss'"],

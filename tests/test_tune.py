@@ -478,6 +478,17 @@ def test_another_metric_than_the_study_s_may_choose_the_rates(tmp_path: Path) ->
     assert "Tuned: the learning rate for each topology by held-out loss" in page
     assert "![Held-out loss over the learning rate" in page
 
+    # runs of which the study's metric is not known decide nothing
+    with store.open(str(path), create=True) as db:
+        with db.begin() as connection:
+            connection.exec_driver_sql("DELETE FROM decision")
+            connection.exec_driver_sql(
+                "DELETE FROM final WHERE name = 'copy_loss' AND run_id IN (SELECT id FROM run WHERE"
+                " fields ->> 'topology' = 'serial' AND fields ->> 'lr' = 1e-3)"
+            )
+        assert {one.cell for one in tune.learn(plan(given), db).new} == {OTHER}
+    launch(given, path)
+
     # a decision by loss holds only as long as loss decides
     by_copies = study(tmp_path, text=text.replace('metric = "loss"\nper', "per"))
     launch(by_copies, path)

@@ -22,6 +22,7 @@ def rates(
     label: str = "metric",
     goal: str = "min",
     axis: str = "learning rate",
+    own: bool = False,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw a metric over the learning rates tried, a line for each value of `hue`.
@@ -37,6 +38,8 @@ def rates(
         label: Name of the y axis.
         goal: "min" or "max": which direction of y is better.
         axis: Name of the x axis.
+        own: Whether y measures something else in each line, so that the y axis fits the better half
+            of each.
         ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
@@ -64,11 +67,18 @@ def rates(
                 text = f"{name}: chosen {rate:.3g}"
                 ring: dict[str, Any] = {"markersize": 9, "markerfacecolor": "none"}
                 style.tipped(ax, text, [rate], [height], "o", color=look["color"], **ring)
-            shown += list(good)
-        if shown:
-            values = np.array(shown)
-            far = np.abs(values - (values.min() if goal == "min" else values.max()))
-            style.fit(ax, values[far <= 1.5 * np.median(far)])
+            shown.append(np.array(good))
+        shown = shown if own else [np.concatenate(shown)] if shown else []
+        if any(map(len, shown)):
+            style.fit(ax, np.concatenate([_better(values, goal) for values in shown]))
         style.ticks(ax, "x", log=True)
         style.ticks(ax, "y")
         return style.finish(ax, axis, label, lines, names)
+
+
+def _better(values: np.ndarray, goal: str) -> np.ndarray:
+    """Return the values that are not much further from the best than half of all are."""
+    if not len(values):
+        return values
+    far = np.abs(values - (values.min() if goal == "min" else values.max()))
+    return values[far <= 1.5 * np.median(far)]

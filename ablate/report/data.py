@@ -68,7 +68,8 @@ class ReportData(StudyData):
     @cached_property
     def tuned(self) -> TunedLabels:
         """Texts for the field that the study tunes."""
-        return TunedLabels(tuned_field(self.settings))
+        by = self.decided_labels.phrase if self.decided_labels != self.labels else ""
+        return TunedLabels(tuned_field(self.settings), f" by {by}" if by else "")
 
     @cached_property
     def labels(self) -> MetricLabels:

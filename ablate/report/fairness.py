@@ -132,8 +132,8 @@ def _tuned(data: ReportData) -> str:
         first = ", on the first cell of each group" if shares else ""
         lost = [one.group for one in found if not one.trains]
         none = f" {say('no_rate', lost, data.tuned)}" if lost else ""
-        by = "" if data.decided_labels == data.labels else f" by {data.decided_labels.phrase}"
-        tuned = f"Tuned: {_the(field)} {each}{by}{first}, on separate seeds ({chosen}).{none}"
+        how = f"{each}{data.tuned.by}{first}"
+        tuned = f"Tuned: {_the(field)} {how}, on separate seeds ({chosen}).{none}"
         if field in ("lr", "finetune_lr") or data.study.own:
             return tuned
         return f"{tuned} {_untuned(data)}"

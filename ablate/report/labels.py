@@ -36,6 +36,7 @@ class TunedLabels:
     """The texts for the field that a study tunes."""
 
     field: str  # "lr"
+    by: str = ""  # what decides, where it is not the study's metric: " by held-out loss"
 
     @property
     def name(self) -> str:

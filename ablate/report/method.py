@@ -276,7 +276,7 @@ def _tuning(data: ReportData) -> list[str]:
 
 def _of_choice(data: ReportData, one: str) -> str:
     """What the choice of a rate adds to an error."""
-    if data.decided_labels == data.labels:
+    if not data.tuned.by:
         return "The root mean square regret of the choice"
     return (
         f"The root mean square difference of the {data.labels.phrase} at the chosen {one} and at"

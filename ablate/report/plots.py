@@ -490,7 +490,9 @@ def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         finals = results.finals(data.study.name, name, data.db, role="tune")
         of_run = finals[finals["at"] == at].drop_duplicates("run").set_index("run")["value"]
         frame = frame.assign(metric=frame["run"].map(of_run))
-    look = {"hue": "group", "label": labels.axis, "goal": labels.goal, "axis": tuned(field)}
+    look: dict[str, Any] = {"hue": "group", "label": labels.axis, "goal": labels.goal}
+    # a metric that is not compared may measure something else in each arm
+    look |= {"axis": tuned(field), "own": "metric" in data.settings.get("tune", {})}
     panels = []
     for stratum, part in _strata(data, frame, "lr"):
         rings = {called[cell]: chosen[cell] for cell in set(part["cell"]) if cell in chosen}

@@ -114,7 +114,7 @@ def rates(data: ReportData) -> Table:
                     *(one.rates[0], one.rates[-1]),
                 ),
                 Value(f"{diverged}" if diverged else "–", diverged),
-                measured(one.fitted, data.places),
+                measured(one.fitted, max(data.places, decimals(one.fitted))),
                 measured(one.error, decimals(one.error)),
                 measured(one.sensitivity, 3),
                 Value(f"{len(one.cells)}", len(one.cells)),
@@ -154,6 +154,7 @@ def changed(data: ReportData) -> Table:
     compared = {one.cell: one for one in data.findings.of(Contrast)}
     several, short = any(data.strata), data.tuned.short
     seeds = max((len(one.seeds) for one in data.findings.of(Tuning)), default=0)
+    favours = f": the choice partly follows the noise there, which favours the chosen {short}"
     for frame in grouped(data.findings.of(TuningChange), lambda one: one.stratum):
         base = frame[0]
         for one in frame:
@@ -176,11 +177,12 @@ def changed(data: ReportData) -> Table:
     return Table(
         "tuning-changed",
         f"What tuning changed: {data.labels.axis} at one {short} for all, the best of the"
-        " baseline among those that every arm was trained with, and at each arm's own"
-        f" {short}; then the difference from the baseline at either. These are of"
-        f" {plural(seeds, 'seed')} that tuned: the choice partly follows the noise there, which"
-        f" favours the chosen {short}. The last column is the effect at the arms' own {short}s with"
-        " its 95% interval, on the seeds that are compared.",
+        f" baseline{data.tuned.by} among those that every arm was trained with, and at each arm's"
+        f" own {short}; then the difference from the baseline at either. At the shared {short} it"
+        f" is the mean of the runs there, at its own that of a fitted curve, both of"
+        f" {plural(seeds, 'seed')} that tuned{'' if data.tuned.by else favours}. The last column is"
+        f" the effect at the arms' own {short}s with its 95%"
+        " interval, on the seeds that are compared.",
         (
             *(("stratum",) if several else ()),
             *("arm", f"shared {short}", f"own {short}", "at the shared", "at its own"),

@@ -168,7 +168,8 @@ ORDER BY min(place), tokens"""),
     ),
     Question(
         "lr-curve",
-        "The study's metric at each learning rate tried for each cell, and how many runs diverged.",
+        "The study's metric at each learning rate tried for each cell, and how many runs diverged."
+        " Another metric may have decided: see best-lr.",
         _in_order(
             """\
 SELECT cell, lr, count(*) AS runs, sum(status = 'diverged') AS diverged, avg(metric) AS metric
@@ -181,10 +182,11 @@ ORDER BY min(place), lr""",
     ),
     Question(
         "best-lr",
-        "The learning rate chosen for each group of cells, how many were tried, and whether it is"
-        " the lowest or highest of them.",
+        "The learning rate chosen for each group of cells, by which metric, how many were tried,"
+        " and whether it is the lowest or highest of them.",
         """\
 SELECT json_extract(evidence, '$.group') AS "group", CAST(decision.value AS REAL) AS lr,
+       json_extract(evidence, '$.metric') AS metric,
        json_array_length(evidence, '$.rates') AS tried, json_extract(evidence,
               '$.at_edge') AS at_edge
 FROM decision JOIN study ON study.id = decision.study_id JOIN cell ON cell.id = decision.cell_id

@@ -556,6 +556,11 @@ def _decided_by(
             " tuned by the study's metric; remove it"
         )
     metric, goal, evaluation = _metric(source, ("tune", "metric"), name, evaluation, images)
+    if metric != by_default[0] and tune.seeds < 2:
+        raise AblateError(
+            f"{source.where('tune', 'seeds')}: tune.seeds = {tune.seeds}: where another metric than"
+            " the study's decides, 2 or more are needed, which show its noise"
+        )
     return replace(tune, metric=metric, goal=goal), evaluation
 
 

@@ -66,7 +66,10 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
             found.tried[cell] = old.evidence["rates"]
             continue
         keys = _keys(study, tune, run)
-        if not (values := _by_rate(keys, db, deciding(study, run))):
+        values = _by_rate(keys, db, deciding(study, run))
+        outcomes = _by_rate(keys, db, on_validation(study.metric, run))
+        values = {lr: each for lr, each in values.items() if lr in outcomes}
+        if not values:
             continue  # the ladder is next
         result = search(tune, {lr: _costs(each, tune.goal) for lr, each in values.items()}.get)
         found.tried[cell] = result.rates
@@ -78,8 +81,6 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
                 "trains": _trains(db, {lr: keys[lr] for lr in result.rates}, values),
             }
             if len(asked) > 1:
-                tried = {lr: keys[lr] for lr in result.rates}
-                outcomes = _by_rate(tried, db, on_validation(study.metric, run))
                 evidence[OUTCOMES] = _by_seed(outcomes, result.rates)
             found.new.append(Decision(cell, tune.field, result.best, evidence))
     return found

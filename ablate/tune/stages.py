@@ -11,7 +11,7 @@ from ablate.plan.tuning import Tuning
 from ablate.store import Database, decisions
 from ablate.store.register import as_measured, register
 from ablate.study import tuned
-from ablate.tune.evidence import Stored
+from ablate.tune.evidence import OUTCOMES, Stored
 from ablate.tune.rates import decide_rates
 from ablate.tune.seeds import decide_seeds
 
@@ -130,6 +130,8 @@ def describe(decision: Decision) -> str:
     evidence = decision.evidence
     if decision.name != "seeds":
         what = tuned(decision.name)
+        if OUTCOMES in evidence:
+            what += f", by {evidence['metric']},"
         return f"{what} of {evidence['group']}: {_rate(decision.value, evidence)}"
     needed = max((count for count in evidence["wanted"].values() if count), default=0)
     capped = f", though the resolution asks for {needed}" if evidence["capped"] else ""
