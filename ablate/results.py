@@ -330,7 +330,7 @@ def curves_of(points: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
         members: From `members`.
     """
     found = points.merge(members, on="run")
-    found["tokens"] = _typed((found["step"] * found.pop("step_tokens")).rename("tokens"))
+    found["tokens"] = _typed("tokens", [found["step"] * found.pop("step_tokens")])
     return found
 
 
@@ -509,29 +509,31 @@ def _frame(answer: Iterable[rows.Rows]) -> pd.DataFrame:
     columns: dict[str, list[pd.Series]] = {}
     for part in answer:
         frame = pd.DataFrame.from_records(part.rows, columns=part.columns, coerce_float=True)
-        for name in part.columns:
-            columns.setdefault(name, []).append(frame[name])
+        nothing = pd.Series(np.nan, frame.index)
+        for place, (name, column) in enumerate(frame.items()):
+            # the first row mostly tells; asking pandas takes as long as all else
+            known = name in TEXT or any(row[place] is not None for row in part.rows)
+            columns.setdefault(str(name), []).append(column if known else nothing)
     # a frame whose columns are replaced one by one is slow, and pandas warns of it
-    return pd.DataFrame({name: _typed(_joined(columns.pop(name))) for name in list(columns)})
+    return pd.DataFrame({name: _typed(name, columns.pop(name)).array for name in list(columns)})
+
+
+def _typed(name: str, parts: list[pd.Series]) -> pd.Series:
+    """Parts of a column as one; a part of NULL alone has the type of the others."""
+    column = parts[0] if len(parts) == 1 else _joined(parts)
+    if name not in WHOLE or column.dtype == "int64":
+        return column
+    return pd.to_numeric(column).astype("Int64" if column.isna().any() else "int64")
 
 
 def _joined(parts: list[pd.Series]) -> pd.Series:
-    """Parts of a column as one; a part of NULL alone has the type of the others."""
     known = [part.dtype for part in parts if part.notna().any()]
-    if len(parts) == 1 or not known:
+    if not known:
         return pd.concat(parts, ignore_index=True)
     unknown = float if pd.api.types.is_numeric_dtype(known[0]) else known[0]
     return pd.concat(
         [part if part.notna().any() else part.astype(unknown) for part in parts], ignore_index=True
     )
-
-
-def _typed(column: pd.Series) -> pd.Series:
-    if column.name in WHOLE:
-        return pd.to_numeric(column).astype("Int64" if column.isna().any() else "int64")
-    if column.name not in TEXT and column.isna().all():
-        return column.astype(float)
-    return column
 
 
 def _role(role: str | None) -> str | None:
