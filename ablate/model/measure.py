@@ -128,33 +128,35 @@ def _flops(model: Transformer, device: str) -> int | None:
 
 
 def _kept_per_token(config: RunConfig) -> int:
-    return (_kept(config, 2) - _kept(config, 1)) // config.n_ctx  # without what sequences share
-
-
-def _kept(config: RunConfig, sequences: int) -> int:
     """Return the bytes that autograd saves of a forward pass and its loss, and of the logits.
 
     A CPU without data takes the same fused attention as a GPU, which keeps no scores.
     """
     precision = config.part("precision")
+    with FakeTensorMode():
+        model = model_of(config.model_copy(update={"precision": "float32"}))
+        one, two = (_kept(model, sequences, precision.casts) for sequences in (1, 2))
+    more = two - one  # without what sequences share
+    return int(more * precision.stream // 4) // config.n_ctx
+
+
+def _kept(model: Transformer, sequences: int, casts: bool) -> int:
+    """Return these bytes for a number of sequences, in float32 or where torch casts."""
     saved: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         saved[tensor.untyped_storage()._cdata] = tensor
         return tensor
 
-    with FakeTensorMode(), torch.device("cpu"):
-        model = model_of(config.model_copy(update={"precision": "float32"}))
-        tokens = torch.zeros(1, sequences, config.n_ctx, dtype=torch.int64)
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            with torch.autocast("cpu", torch.bfloat16, enabled=precision.casts):
-                logits = _logits(model, tokens)
-            F.cross_entropy(logits.flatten(0, 2), tokens.flatten())
+    tokens = torch.zeros(1, sequences, model.config.n_ctx, dtype=torch.int64)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        with torch.autocast("cpu", torch.bfloat16, enabled=casts):
+            logits = _logits(model, tokens)
+        F.cross_entropy(logits.flatten(0, 2), tokens.flatten())
     for parameter in model.parameters():
         saved.pop(parameter.untyped_storage()._cdata, None)
     activations = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
-    activations += 2 * logits.untyped_storage().nbytes()
-    return int(activations * precision.stream // 4)
+    return activations + 2 * logits.untyped_storage().nbytes()
 
 
 def alone(config: RunConfig) -> str:
