@@ -18,6 +18,7 @@ from statsmodels.stats.weightstats import DescrStatsW
 
 from ablate import stats
 from ablate.errors import AblateError
+from ablate.stats import distributions as of
 
 NAN = float("nan")
 
@@ -388,3 +389,39 @@ def test_detectable_after_a_pilot_is_in_the_pilots_sd() -> None:
     assert wide.resolvable == pytest.approx(stats.paired(quiet).resolvable)
     assert math.isnan(stats.detectable(3, stats.paired([0.0, 0.0, 0.0]).noise))
     assert math.isnan(stats.detectable(3, stats.paired([0.1, 0.1, 0.1]).noise))
+
+
+P = np.array([1e-9, 0.0125, 0.025, 0.4, 0.5, 0.9, 0.975, 1 - 1e-9])
+X = np.array([-40.0, -2.5, -1e-9, 0.0, 0.7, 3.0, 40.0, np.inf])
+
+
+@pytest.mark.parametrize("df", [1, 2, 2.5, 7, 30, 1e4])
+def test_distributions_are_scipys(df: float) -> None:
+    def same(ours: object, theirs: object) -> None:
+        assert ours == pytest.approx(theirs, rel=1e-10, abs=1e-300, nan_ok=True)
+
+    same(of.norm_cdf(X), st.norm.cdf(X))
+    same(of.norm_sf(X), st.norm.sf(X))
+    same(of.norm_isf(P), st.norm.isf(P))
+    same([of.norm_pdf(x) for x in X], st.norm.pdf(X))
+    same(of.t_cdf(X, df), st.t.cdf(X, df))
+    same(of.t_sf(X, df), st.t.sf(X, df))
+    same(of.t_isf(P, df), st.t.isf(P, df))
+    same(of.chi2_cdf(X[3:], df), st.chi2.cdf(X[3:], df))
+    same(of.chi2_ppf(P, df), st.chi2.ppf(P, df))
+    same(of.chi2_isf(P, df), st.chi2.isf(P, df))
+    same(of.f_sf(X[3:], 3, df), st.f.sf(X[3:], 3, df))
+    same(of.f_ppf(P, 3, df), st.f.ppf(P, 3, df))
+
+
+@pytest.mark.parametrize("n", [4, 5, 40])
+def test_ps_of_counts_and_correlations_are_scipys(n: int) -> None:
+    for k in range(n + 1):
+        assert of.binomial_p(k, n) == pytest.approx(st.binomtest(k, n).pvalue, rel=1e-12)
+    rng = np.random.default_rng(n)
+    for share in (0.0, 0.5, -0.99, 1.0):
+        x, noise = rng.normal(size=(2, n))
+        y = share * x + (1 - abs(share)) * noise
+        found = st.pearsonr(x, y)
+        ours = of.correlation_p(float(found.statistic), n)
+        assert ours == pytest.approx(found.pvalue, rel=1e-9, abs=1e-300)

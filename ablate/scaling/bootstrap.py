@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats as st
 
 from ablate.scaling.forms import Form, Problem
 from ablate.scaling.shared import Shared, shared_errors
 from ablate.scaling.solve import Floats, Solution, descend, minimise, negligible
+from ablate.stats.distributions import norm_sf, t_isf
 
 BOOTSTRAPS = 1000
 CONFIDENCE = 0.95  # of every interval
@@ -203,6 +203,6 @@ def limits(replicates: Floats, dof: float) -> tuple[Floats, Floats]:
     √(n/dof) is left out: replicates of this robust fit scatter more than the fit itself, and with
     it coverage was 98 to 99% instead of 95 to 97%.
     """
-    tail = st.norm.sf(st.t.isf((1 - CONFIDENCE) / 2, max(dof, 1)))
+    tail = norm_sf(t_isf((1 - CONFIDENCE) / 2, max(dof, 1)))
     lo, hi = np.nanquantile(replicates, [tail, 1 - tail], axis=0)
     return lo, hi

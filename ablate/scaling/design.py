@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from scipy import stats as st
 
 from ablate.errors import AblateError
 from ablate.scaling.bootstrap import CONFIDENCE, limits
 from ablate.scaling.forms import Form, best_split, levels
 from ablate.scaling.shared import Shared, expected_errors
 from ablate.scaling.solve import DELTA, Floats
+from ablate.stats.distributions import norm_cdf, norm_pdf, norm_sf, t_isf
 from ablate.units import listed
 
 # E, A, alpha, B, beta of Hoffmann et al.'s runs as refitted by Besiroglu et al. 2024
@@ -84,7 +84,7 @@ def expected_width(
     variance = noise**2 * huber_variance(noise) * np.diag(inverse)
     shared = expected_errors(form, constants, columns, noise)
     if shared is None:
-        half = st.t.isf((1 - CONFIDENCE) / 2, runs - k) * np.sqrt(variance)
+        half = t_isf((1 - CONFIDENCE) / 2, runs - k) * np.sqrt(variance)
     else:
         half = _mixed(shared, inverse @ slopes.T, variance, runs - k)
     with np.errstate(over="ignore"):  # an infinite width
@@ -117,8 +117,8 @@ def huber_variance(noise: float) -> float:
     It is between 1 (noise far below δ) and π/2.
     """
     edge = DELTA / noise
-    inside = 2 * st.norm.cdf(edge) - 1
-    square = inside - 2 * edge * st.norm.pdf(edge) + 2 * edge**2 * st.norm.sf(edge)
+    inside = 2 * norm_cdf(edge) - 1
+    square = inside - 2 * edge * norm_pdf(edge) + 2 * edge**2 * norm_sf(edge)
     return float(square / inside**2)
 
 

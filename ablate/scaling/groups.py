@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats as st
 
 from ablate.scaling.bootstrap import CONFIDENCE, Interval, limits, replicate
 from ablate.scaling.fit import Fit
 from ablate.scaling.forms import Problem, best_split, level_of
 from ablate.scaling.shared import Shared, levels_shared, shared_errors
 from ablate.scaling.solve import Floats
+from ablate.stats.distributions import norm_isf, t_isf, t_sf
 from ablate.stats.families import holm
 from ablate.stats.values import satterthwaite
 
@@ -237,7 +237,7 @@ def half_width(apart: Floats, of: npt.NDArray[np.intp]) -> float:
         return 0.0
     sums = np.bincount(of, apart - apart.mean())
     sd = math.sqrt((sums**2).sum() * len(runs) / (len(runs) - 1)) / runs.sum()
-    return float(st.t.isf((1 - CONFIDENCE) / 2, len(runs) - 1)) * sd
+    return float(t_isf((1 - CONFIDENCE) / 2, len(runs) - 1)) * sd
 
 
 def gap(value: Floats, copies: Floats, dof: float) -> Interval:
@@ -262,7 +262,7 @@ def p_of_zero(copies: Floats, dof: float) -> float:
     """Return the two-sided p at which the interval of `limits` touches zero."""
     below, above = (copies < 0).mean(), (copies > 0).mean()
     tail = max(min(below, above), 0.5 / len(copies))  # the smallest that B replicates can show
-    return min(1.0, float(2 * st.t.sf(st.norm.isf(tail), max(dof, 1))))
+    return min(1.0, float(2 * t_sf(norm_isf(tail), max(dof, 1))))
 
 
 @dataclass(frozen=True)

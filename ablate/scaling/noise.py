@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats as st
 
 from ablate.scaling.solve import Floats
+from ablate.stats.distributions import f_sf
 
 REPEATS = "repeated runs"
 SIGNIFICANT = 0.01  # p below which residuals are larger than the noise from run to run
@@ -85,7 +85,7 @@ def misfit(residual: float, dof: int, log_loss: Floats, noise: Noise | None) -> 
         found = Misfit(residual, residual, residual / spread, None)
         return None if found.describes else found
     ratio = (residual / max(noise.sd, 1e-12)) ** 2
-    if ratio <= 1 or st.f.sf(ratio, max(dof, 1), noise.dof) > SIGNIFICANT:
+    if ratio <= 1 or f_sf(ratio, max(dof, 1), noise.dof) > SIGNIFICANT:
         return None
     size = math.sqrt(residual**2 - noise.sd**2)
     return Misfit(residual, size, size / spread, noise)

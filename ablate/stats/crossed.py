@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats as st
 
+from ablate.stats.distributions import chi2_isf, chi2_ppf, f_ppf
 from ablate.stats.values import Floats, Noise, Values, spread
 
 NAN = float("nan")
@@ -98,8 +98,8 @@ def components(values: npt.ArrayLike, *, confidence: float = 0.95) -> Components
         ),
         "residual": (
             rest,
-            n_rest * rest / float(st.chi2.isf(tail, n_rest)),
-            n_rest * rest / float(st.chi2.ppf(tail, n_rest)),
+            n_rest * rest / float(chi2_isf(tail, n_rest)),
+            n_rest * rest / float(chi2_ppf(tail, n_rest)),
         ),
     }
     total = sum(one[0] for one in found.values())
@@ -126,15 +126,15 @@ def beyond(
     """
     centre = square - rest
     # low end: `square` may be too large, `rest` too small
-    f = float(st.f.isf(tail, df, df_rest))
-    g1 = 1 - df / float(st.chi2.isf(tail, df))
-    h2 = df_rest / float(st.chi2.ppf(tail, df_rest)) - 1
+    f = float(f_ppf(1 - tail, df, df_rest))
+    g1 = 1 - df / float(chi2_isf(tail, df))
+    h2 = df_rest / float(chi2_ppf(tail, df_rest)) - 1
     g12 = ((f - 1) ** 2 - g1**2 * f**2 - h2**2) / f
     low = g1**2 * square**2 + h2**2 * rest**2 + g12 * square * rest
     # high end: the reverse
-    f = float(st.f.ppf(tail, df, df_rest))
-    h1 = df / float(st.chi2.ppf(tail, df)) - 1
-    g2 = 1 - df_rest / float(st.chi2.isf(tail, df_rest))
+    f = float(f_ppf(tail, df, df_rest))
+    h1 = df / float(chi2_ppf(tail, df)) - 1
+    g2 = 1 - df_rest / float(chi2_isf(tail, df_rest))
     h12 = ((1 - f) ** 2 - h1**2 * f**2 - g2**2) / f
     high = h1**2 * square**2 + g2**2 * rest**2 + h12 * square * rest
     return (

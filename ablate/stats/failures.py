@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats as st
 
+from ablate.stats.distributions import binomial_p
 from ablate.stats.pairs import wilson
 from ablate.stats.ranks import doubled_ranks, signed_p
 from ablate.stats.values import Values
@@ -51,7 +51,7 @@ def failure_rates(failed: Flags, baseline: Flags, *, confidence: float = 0.95) -
     a, b = np.asarray(failed, bool), np.asarray(baseline, bool)
     assert a.shape == b.shape and a.ndim == 1, (a.shape, b.shape)
     n, only_a, only_b = len(a), int((a & ~b).sum()), int((b & ~a).sum())
-    p = float(st.binomtest(only_a, only_a + only_b).pvalue) if only_a + only_b else 1.0
+    p = binomial_p(only_a, only_a + only_b) if only_a + only_b else 1.0
     return FailureRates(
         n=n,
         failed=int(a.sum()),

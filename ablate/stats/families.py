@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats as st
 
+from ablate.stats.distributions import t_sf
 from ablate.stats.pairs import Effect, after_pilot, pair_correlation, paired
 from ablate.stats.values import Floats, Values
 
@@ -143,7 +143,7 @@ def smallest_p(r: float, complete: npt.NDArray[np.bool_], rng: np.random.Generat
         )
         mean = (noise * complete).sum(axis=1) / n
         variance = (((noise - mean[:, None]) * complete) ** 2).sum(axis=1) / (n - 1)
-        out.append((2 * st.t.sf(np.abs(mean) / np.sqrt(variance / n), n - 1)).min(axis=1))
+        out.append((2 * t_sf(np.abs(mean) / np.sqrt(variance / n), n - 1)).min(axis=1))
     return np.concatenate(out)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy import stats as st
 
+from ablate.stats.distributions import t_isf, t_sf
 from ablate.stats.ranks import chosen_p, doubled_ranks
 from ablate.stats.values import SAME, Floats, Values
 
@@ -208,6 +208,6 @@ def within_groups(values: Values, marked: Values, groups: Sequence[str]) -> Diff
     if df < 1:
         return Difference(mean, NAN, NAN, NAN)
     error = math.sqrt(float(((y - mean * x) ** 2).sum()) / df / float(x @ x))
-    half = float(st.t.ppf(1 - ALPHA / 2, df)) * error
-    p = 2 * float(st.t.sf(abs(mean) / error, df)) if error else NAN
+    half = float(t_isf(ALPHA / 2, df)) * error
+    p = 2 * float(t_sf(abs(mean) / error, df)) if error else NAN
     return Difference(mean, mean - half, mean + half, p)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+
+from ablate.stats.distributions import t_cdf, t_isf
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def one_sample(
     error = float(sample.std(ddof=1)) / math.sqrt(n) if n > 1 else nan
     if not error > 0:
         return OneSample(n, mean, nan, nan, nan)
-    half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * error
+    half = float(t_isf((1 - confidence) / 2, n - 1)) * error
     distance = (mean - threshold) / error
-    p = float(stats.t.cdf(distance if goal == "min" else -distance, n - 1))
+    p = float(t_cdf(distance if goal == "min" else -distance, n - 1))
     return OneSample(n, mean, mean - half, mean + half, p)

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats as st
 
 from ablate.stats.crossed import crossed_noise
+from ablate.stats.distributions import correlation_p, norm_isf, norm_sf
 from ablate.stats.planning import ALPHA, resolvable, two_stage
 from ablate.stats.values import SAME, Floats, Noise, Values, finite, quantile, satterthwaite, spread
 
@@ -285,7 +285,8 @@ def unequal_spread(a: Values, b: Values) -> Spread:
     a, b = a[whole], b[whole]
     if len(a) < 4 or min(map(spread, (a, b, a + b, a - b))) == 0:
         return Spread(NAN, NAN)
-    return Spread(spread(a) / spread(b), float(st.pearsonr(a + b, a - b).pvalue))
+    r = float(np.corrcoef(a + b, a - b)[0, 1])
+    return Spread(spread(a) / spread(b), correlation_p(r, len(a)))
 
 
 def sign_flip(differences: Values) -> float:
@@ -304,7 +305,7 @@ def sign_flip(differences: Values) -> float:
     if n == 0:
         return NAN
     if n > EXACT_PAIRS:
-        return float(2 * st.norm.sf(observed / math.sqrt(float(d @ d)))) if np.any(d) else 1.0
+        return float(2 * norm_sf(observed / math.sqrt(float(d @ d)))) if np.any(d) else 1.0
     left, right = flipped_sums(d[: n // 2]), np.sort(flipped_sums(d[n // 2 :]))
     # a sum equal to the observed one counts, rounding or not
     edge = observed - SAME * float(np.abs(d).sum())
@@ -392,7 +393,7 @@ def wilson(k: int, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
     assert 0 <= k <= n, (k, n)
     if n == 0:
         return 0.0, 1.0
-    z = float(st.norm.isf((1 - confidence) / 2))
+    z = float(norm_isf((1 - confidence) / 2))
     centre = (k + z * z / 2) / (n + z * z)
     half = z / (n + z * z) * math.sqrt(k * (n - k) / n + z * z / 4)
     return (0.0 if k == 0 else centre - half), (1.0 if k == n else centre + half)

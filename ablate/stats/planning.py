@@ -7,9 +7,9 @@ from functools import lru_cache
 
 import numpy as np
 from scipy import optimize, special
-from scipy import stats as st
 
 from ablate.errors import AblateError
+from ablate.stats.distributions import chi2_cdf, chi2_ppf, t_isf
 from ablate.stats.values import Values, finite, quantile, spread
 
 POWER = 0.8
@@ -39,7 +39,7 @@ def power(
     df = n - 1 if df is None else df
     edge = quantile(df, 1 - alpha)
     centre = abs(effect) / sd * math.sqrt(n)
-    noise = np.sqrt(st.chi2.ppf(NODES, df) / df)  # estimated sd / true sd
+    noise = np.sqrt(chi2_ppf(NODES, df) / df)  # estimated sd / true sd
     detected = special.ndtr(centre - edge * noise) + special.ndtr(-centre - edge * noise)
     return float(WEIGHTS @ detected)
 
@@ -117,10 +117,10 @@ def equivalence_power(n: int, margin: float, sd: float = 1.0, *, alpha: float = 
     assert margin > 0 and sd > 0, (margin, sd)
     if n < 2:
         return 0.0
-    df, edge = n - 1, float(st.t.isf(alpha, n - 1))
+    df, edge = n - 1, float(t_isf(alpha, n - 1))
     reach = margin / sd * math.sqrt(n)
-    top = float(st.chi2.cdf((reach / edge) ** 2 * df, df))
-    noise = np.sqrt(st.chi2.ppf(NODES * top, df) / df)  # estimated sd / true sd
+    top = float(chi2_cdf((reach / edge) ** 2 * df, df))
+    noise = np.sqrt(chi2_ppf(NODES * top, df) / df)  # estimated sd / true sd
     return float(top * WEIGHTS @ (2 * special.ndtr(reach - edge * noise) - 1))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats as st
 
+from ablate.stats.distributions import norm_cdf, norm_sf
 from ablate.stats.values import Floats
 
 EXACT = 150  # ranks up to which sums are counted; the time grows as the third power
@@ -14,7 +14,9 @@ EXACT = 150  # ranks up to which sums are counted; the time grows as the third p
 
 def doubled_ranks(values: Floats) -> list[int]:
     """Return twice the rank of each value, ties at their mean rank: whole numbers."""
-    return [round(2 * rank) for rank in st.rankdata(values)]
+    ordered = np.sort(values)
+    below, up_to = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
+    return [int(rank) for rank in below + up_to + 1]
 
 
 def signed_p(weights: Sequence[int], observed: int) -> float:
@@ -38,7 +40,7 @@ def signed_below(n: int) -> Floats:
     if n <= EXACT:
         return np.cumsum(signed_sums(range(1, n + 1)))[: whole // 2 + 1]
     sd = np.sqrt(whole * (2 * n + 1) / 12)
-    return st.norm.cdf((np.arange(whole // 2 + 1) + 0.5 - whole / 2) / sd)
+    return norm_cdf((np.arange(whole // 2 + 1) + 0.5 - whole / 2) / sd)
 
 
 def chosen_p(weights: Sequence[int], size: int, observed: int) -> float:
@@ -58,7 +60,7 @@ def chosen_p(weights: Sequence[int], size: int, observed: int) -> float:
 
 
 def _normal_p(distance: float, variance: float) -> float:
-    return float(2 * st.norm.sf(abs(distance) / np.sqrt(variance))) if variance else 1.0
+    return float(2 * norm_sf(abs(distance) / np.sqrt(variance))) if variance else 1.0
 
 
 def signed_sums(weights: Sequence[int]) -> Floats:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats as st
 
 from ablate.stats.crossed import mean_squares
+from ablate.stats.distributions import norm_isf
 from ablate.stats.pairs import Effect, paired
 from ablate.stats.values import Floats, Noise
 
@@ -145,7 +145,7 @@ def lag_correlation(d: Floats) -> float:
 
 def significant_lag(windows: int) -> float:
     """Return the lag-1 correlation that independent windows exceed in 5% of samples."""
-    return float(st.norm.isf(LAG_ALPHA)) / math.sqrt(windows) - 1 / windows
+    return float(norm_isf(LAG_ALPHA)) / math.sqrt(windows) - 1 / windows
 
 
 def merged(d: Floats, block: int) -> Floats:

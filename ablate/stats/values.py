@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats as st
+
+from ablate.stats.distributions import t_isf, t_sf
 
 Floats = npt.NDArray[np.float64]
 Values = Sequence[float] | npt.NDArray[np.float64]
@@ -55,7 +56,7 @@ class Noise:
         """Return the chance that a mean is so far on one side of its expectation."""
         sure = math.copysign(math.inf, distance) if distance else 0.0  # without any noise
         return max(
-            float(st.t.sf(distance / error if error else sure, df)) for error, df in self.errors
+            float(t_sf(distance / error if error else sure, df)) for error, df in self.errors
         )
 
     @property
@@ -66,4 +67,4 @@ class Noise:
 
 def quantile(df: float, confidence: float) -> float:
     """Return the two-sided quantile of Student's t."""
-    return float(st.t.isf((1 - confidence) / 2, df))
+    return float(t_isf((1 - confidence) / 2, df))
