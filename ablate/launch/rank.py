@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import queue
@@ -43,6 +44,7 @@ def main() -> None:
 
     _die_with_parent()
     faulthandler.enable()
+    gc.set_threshold(50_000)  # see `ablate.cli.main`
     # Libraries and child processes cannot write to it: their output goes to stderr.
     jobs, answers = os.fdopen(os.dup(0), "rb"), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
