@@ -157,6 +157,9 @@ def near_unigram(finals: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         finals: As `ablate.finals` returns them.
         runs: As `ablate.load` returns them.
     """
+    if not (finals["name"] == "unigram_loss").any():  # as of scripts and imported runs
+        none = finals.loc[[], ["cell", "seed"]]
+        return none.assign(loss=np.nan, unigram_loss=np.nan, near=np.zeros(0, bool))
     left_out = set(finals.loc[(finals["name"] == "epochs") & (finals["value"] == 0), "run"])
     if "start" in runs:
         row = CATALOGUE["start"]
@@ -180,7 +183,10 @@ def untrained(finals: pd.DataFrame, runs: pd.DataFrame, metric: str) -> frozense
     """
     if metric in metrics.METRICS and metrics.METRICS[metric].downstream:
         return frozenset()
-    share = near_unigram(finals, runs).groupby("cell")["near"].mean()
+    near = near_unigram(finals, runs)
+    if near.empty:
+        return frozenset()
+    share = near.groupby("cell")["near"].mean()
     return frozenset(share.index[share > 0.5])
 
 
@@ -354,6 +360,8 @@ def _corrected(
     crossed: bool,
 ) -> list[EffectRow]:
     """Return `of_pairs` of contrasts that all have an effect size, or that all have none."""
+    if pairs.empty:  # pandas takes milliseconds for that too
+        return []
     rows: list[tuple[pd.DataFrame, stats.Effect, str]] = []
     for _, family in pairs.groupby("family", sort=False):
         contrasts = [
@@ -432,7 +440,10 @@ def changes(
         Columns family, factor, level, stratum, first, n, mean, lo, hi, p, p_holm, resolvable,
         significant, resolved; no rows without a second stratum.
     """
+    columns = ["family", "factor", "level", "stratum", "first", *CHANGE]
     strata = list(dict.fromkeys(pairs["stratum"]))
+    if len(strata) < 2:
+        return pd.DataFrame(columns=columns)
     pairs = pairs[~pairs[["cell", "baseline"]].isin(untrained).any(axis=1)]
     grouped = dict(list(pairs.groupby(["factor", "level", "stratum"], sort=False)))
     by_contrast = {key: counted(part) for key, part in grouped.items()}
@@ -458,7 +469,7 @@ def changes(
                 rows.append(
                     (family, *one, stratum, strata[0], *(getattr(effect, name) for name in CHANGE))
                 )
-    return pd.DataFrame(rows, columns=["family", "factor", "level", "stratum", "first", *CHANGE])
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _negative(arms: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -488,6 +499,9 @@ def interactions(
         Columns factor, level, stratum, n, mean, lo, hi, p, p_holm, resolvable, significant,
         resolved.
     """
+    columns = ["factor", "level", "stratum", *CHANGE]
+    if not any(TIMES in factor for factor in pairs["factor"].unique()):
+        return pd.DataFrame(columns=columns)
     grouped = pairs.groupby(["factor", "level", "stratum"], sort=False)
     parts_of = {tuple(map(str, key)): part for key, part in grouped}
     by_contrast = {key: counted(part) for key, part in parts_of.items()}
@@ -514,7 +528,7 @@ def interactions(
         )
         for level, effect in zip(levels, effects, strict=True):
             rows.append((factor, level, stratum, *(getattr(effect, name) for name in CHANGE)))
-    return pd.DataFrame(rows, columns=["factor", "level", "stratum", *CHANGE])
+    return pd.DataFrame(rows, columns=columns)
 
 
 def equivalence(
@@ -554,10 +568,12 @@ def ended(pairs: pd.DataFrame) -> pd.Series:
 
 def counted(pairs: pd.DataFrame) -> pd.Series:
     """Return seed → difference of a contrast's pair; NaN for a lost or pending pair."""
-    complete = (pairs["status"] == "complete") & (pairs["baseline_status"] == "complete")
+    its, other = (pairs[name].to_numpy(object) for name in ("status", "baseline_status"))
+    value, baseline = (pairs[name].to_numpy(float) for name in ("value", "baseline_value"))
     with np.errstate(invalid="ignore"):
-        difference = pairs["value"].astype(float) - pairs["baseline_value"].astype(float)
-    return difference.where(complete & np.isfinite(difference)).set_axis(pairs["seed"])
+        difference = value - baseline
+    complete = (its == "complete") & (other == "complete") & np.isfinite(difference)
+    return pd.Series(np.where(complete, difference, np.nan), pd.Index(pairs["seed"]))
 
 
 def _family(
