@@ -225,10 +225,8 @@ def _play(db: Database, claim: records.Claim, result: Outcome) -> None:
 
 
 def save_svg(figure: Figure, stem: Path, kinds: object = ()) -> list[Path]:
-    """`figures.save`, quicker: the three kinds of files are looked at elsewhere."""
-    with style.theme():
-        figure.savefig(stem.with_suffix(".svg"))
-    return [stem.with_suffix(".svg")]
+    """`figures.save`, quicker: the other two kinds of files are looked at elsewhere."""
+    return style.save(figure, stem, ("svg",))
 
 
 @pytest.fixture
