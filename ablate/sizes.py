@@ -73,6 +73,18 @@ def count(config: RunConfig) -> Sizes:
     return _count(config.model_copy(update=defaults))
 
 
+def params(config: RunConfig) -> int:
+    """Return the parameters that `count` returns, without measuring what else it does."""
+    if not config.part("objective").images:
+        try:
+            _stated(config)
+        except _Unknown:
+            from ablate.model.measure import params as measured  # as in `_measured`
+
+            return measured(_shape(config), config.n_layer)
+    return count(config).params
+
+
 @functools.lru_cache(maxsize=1 << 14)
 def _count(config: RunConfig) -> Sizes:
     parts = _parts(config)

@@ -334,7 +334,7 @@ def test_a_component_that_does_not_state_its_sizes_is_counted() -> None:
     assert sizes.count(of).flops_per_token == plain.flops_per_token + norms * 2 * width**2
     assert sizes.count(of).body - plain.body == norms * width**2
     wide = of.model_copy(update={"n_layer": 7, "n_vocab": 50, "d_mlp": 40})
-    assert sizes.count(wide).params == Transformer(wide).n_params
+    assert sizes.count(wide).params == Transformer(wide).n_params == sizes.params(wide)
 
 
 def test_a_model_of_another_size_than_planned_is_refused() -> None:

@@ -38,6 +38,14 @@ def parts(config: RunConfig) -> Parts:
     return Parts(block, Counts(one.body - block.params), rest, one.counted and two.counted)
 
 
+def params(config: RunConfig, n_layer: int) -> int:
+    """Return the parameters of a model with this number of blocks, as `parts` counts them."""
+    if not config.part("architecture").of_blocks:
+        return _built(config).n_params
+    one, two = (_built(config.model_copy(update={"n_layer": n})).n_params for n in (1, 2))
+    return one + (n_layer - 1) * (two - one)
+
+
 def _logits(model: Transformer, tokens: Tensor) -> Tensor:
     """Return the logits of a run whose attention stays within documents if it is to."""
     config = model.config

@@ -310,7 +310,7 @@ def _check_params(model: Transformer) -> None:
     Raises:
         AblateError: A component states wrong sizes.
     """
-    planned, config = sizes.count(model.config).params, model.config
+    planned, config = sizes.params(model.config), model.config
     if model.n_params != planned:
         default = RunConfig()
         changed = [
