@@ -13,7 +13,7 @@ from ablate.kinds import Job, Progress
 from ablate.launch import devices
 from ablate.launch.devices import Device
 from ablate.launch.executor import Ended, Slot
-from ablate.launch.trainer import TorchTrainer
+from ablate.launch.plain import PlainTrainer
 from ablate.launch.worker import Trainer, opened, provenance, train_job
 
 
@@ -78,4 +78,11 @@ class InProcessExecutor:
 
 def local(*_: object) -> InProcessExecutor:
     """Stand for the executor of this host in `ablate run`."""
+    from ablate.launch.trainer import TorchTrainer
+
     return InProcessExecutor(devices.find("cpu"), TorchTrainer)
+
+
+def scripts() -> InProcessExecutor:
+    """An executor of scripts: the process of a script needs no worker's process around it."""
+    return InProcessExecutor([Device("cpu", 1 << 30, 1)] * 2, PlainTrainer)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_helpers import ROOT, Run, python
+from in_process import scripts
 from launch_helpers import Launcher, launch, processes, rows, wait_for, workers
 
 from ablate import analysis, report, store
@@ -22,6 +23,7 @@ from ablate.launch import pool
 from ablate.launch.devices import Device
 from ablate.plan import Plan, plan
 from ablate.study import load
+from ablate.study_run import Outcome
 
 SCRIPT = Path(__file__).parent / "command_script.py"
 STUDY = """
@@ -56,13 +58,18 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+def train(work: Plan, path: Path) -> Outcome:
+    """Run a study whose workers are threads, where it does not matter that they are processes."""
+    return launch(work, path, executor=scripts)[0]
+
+
 def loss(depth: int, seed: int, step: int = 4) -> float:
     return 3 - depth / 10 + seed**2 / 100 + (depth - 1) * seed / 1000 + 1 / step
 
 
 def test_the_effect_is_that_of_the_script(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    outcome, _ = launch(planned(tmp_path, more="[report]\nthreshold = 3.1"), path)
+    outcome = train(planned(tmp_path, more="[report]\nthreshold = 3.1"), path)
     assert outcome.exit_code == 0 and outcome.counts == {"complete": 6}
     curve = rows(
         path,
@@ -225,7 +232,7 @@ def test_a_script_that_ignores_its_seed_is_named(
 ) -> None:
     path = tmp_path / "a.db"
     monkeypatch.setenv("MODE", "seedless")
-    launch(planned(tmp_path, seeds=2), path)
+    train(planned(tmp_path, seeds=2), path)
     found = analysis.findings("own", str(path)).of(records.SameSeeds)
     assert [(one.cell, one.seeds, one.of) for one in found] == [
         ("depth=1", (0, 1), 2),
@@ -238,7 +245,7 @@ def test_a_number_of_some_runs_only_is_named(
 ) -> None:
     path = tmp_path / "a.db"
     monkeypatch.setenv("MODE", "partly")
-    launch(planned(tmp_path, seeds=[1]), path)
+    train(planned(tmp_path, seeds=[1]), path)
     found = analysis.findings("own", str(path)).of(records.PartlyReported)
     assert [(one.name, one.runs, one.of) for one in found] == [("only_here", 1, 2)]
 
@@ -253,12 +260,12 @@ def test_a_number_of_some_runs_only_is_named(
 )
 def test_the_value_that_decides(tmp_path: Path, at: str, metric: str, expected: float) -> None:
     path = tmp_path / "a.db"
-    launch(planned(tmp_path, seeds=[0], command=at), path)
+    train(planned(tmp_path, seeds=[0], command=at), path)
     assert rows(path, "SELECT metric FROM study") == [(metric,)]
     (value,) = rows(path, "SELECT metric FROM runs WHERE cell = 'depth=1'")
     assert value == (pytest.approx(expected),)
     attempts = rows(path, "SELECT count(*) FROM attempt")
-    launch(planned(tmp_path, seeds=[0], command="at = 3"), path)  # found in the stored curve
+    train(planned(tmp_path, seeds=[0], command="at = 3"), path)  # found in the stored curve
     (value,) = rows(path, "SELECT metric FROM runs WHERE cell = 'depth=1'")
     assert value == (pytest.approx(loss(1, 0, 3)),)
     assert rows(path, "SELECT count(*) FROM attempt") == attempts
@@ -273,7 +280,7 @@ def test_another_number_than_the_rate_is_tuned(tmp_path: Path) -> None:
         python=sys.executable, script=SCRIPT, seeds="[0]", command="", more=tuned
     ).replace("--out", "--lr {width} --out")
     path.write_text(text)
-    outcome, _ = launch(plan(load(str(path))), tmp_path / "a.db")
+    outcome = train(plan(load(str(path))), tmp_path / "a.db")
     assert outcome.exit_code == 0
     ((name, value),) = rows(tmp_path / "a.db", "SELECT name, value FROM decision")
     assert name == "width" and float(value) == pytest.approx(0.01, rel=0.05)
@@ -294,14 +301,14 @@ def test_a_script_without_the_step_or_name_that_decides_fails_with_what_it_repor
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "a.db"
-    outcome, _ = launch(planned(tmp_path, seeds=[0], command="at = 9"), path)
+    outcome = train(planned(tmp_path, seeds=[0], command="at = 9"), path)
     assert outcome.counts == {"failed": 2}
     ((error,),) = rows(path, "SELECT DISTINCT error FROM attempt")
     assert "no 'val_loss' at step 9, but 4 from step 1 to 4" in error and "at" in error
     planned(tmp_path, seeds=[1])
     text = (tmp_path / "own.toml").read_text().replace('"val_loss"', '"valloss"')
     (tmp_path / "own.toml").write_text(text)
-    launch(plan(load(str(tmp_path / "own.toml"))), tmp_path / "b.db")
+    train(plan(load(str(tmp_path / "own.toml"))), tmp_path / "b.db")
     ((error,),) = rows(tmp_path / "b.db", "SELECT DISTINCT error FROM attempt")
     assert "metric 'valloss'; it reported other and val_loss: name one of them" in error
 
@@ -319,24 +326,24 @@ def test_shared_runs_without_the_value_that_decides_are_refused(
 ) -> None:
     """They would be complete runs without a value, and their pairs lost."""
     path = tmp_path / "a.db"
-    launch(planned(tmp_path, seeds=[0]), path)
+    train(planned(tmp_path, seeds=[0]), path)
     planned(tmp_path, seeds=[0], command=command)
     file = tmp_path / "own.toml"
     text = file.read_text().replace('"own"', '"again"').replace('"val_loss"', f'"{metric}"')
     file.write_text(text)
     with pytest.raises(AblateError) as refused:
-        launch(plan(load(str(file))), path)
+        train(plan(load(str(file))), path)
     assert all(word in str(refused.value) for word in ["2 complete runs", *named])
     assert rows(path, "SELECT name FROM study") == [("own",)]
 
 
 def test_the_best_of_another_metric_is_found_in_stored_curves(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    launch(planned(tmp_path, seeds=[0]), path)
+    train(planned(tmp_path, seeds=[0]), path)
     planned(tmp_path, seeds=[0], command='at = "best"')
     file = tmp_path / "own.toml"
     file.write_text(file.read_text().replace('"own"', '"again"').replace('"val_loss"', '"other"'))
-    launch(plan(load(str(file))), path)
+    train(plan(load(str(file))), path)
     best = "SELECT min(value) FROM all_curves WHERE study = 'again' AND series = 'other'"
     found = rows(path, "SELECT min(metric) FROM runs WHERE study = 'again'")
     assert found == rows(path, best) and found != [(None,)]
@@ -457,7 +464,7 @@ flag = { off = "", on = "--a 'b c'" }
 """
     )
     path = tmp_path / "a.db"
-    assert launch(plan(load(str(tmp_path / "own.toml"))), path)[0].counts == {"complete": 4}
+    assert train(plan(load(str(tmp_path / "own.toml"))), path).counts == {"complete": 4}
     finals = dict(
         rows(
             path,
@@ -507,7 +514,7 @@ d = "examples"
 """
     )
     made = plan(load(str(path)))
-    assert launch(made, tmp_path / "a.db")[0].counts == {"complete": 12}
+    assert train(made, tmp_path / "a.db").counts == {"complete": 12}
     (fit,) = analysis.findings("law", str(tmp_path / "a.db")).of(records.ScalingFit)
     assert fit.form == "L(N)" and fit.runs == 12
     assert fit.constants["alpha"][0] == pytest.approx(0.4, abs=0.03)
