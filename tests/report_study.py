@@ -21,6 +21,7 @@ from ablate.journal import Journal
 from ablate.kinds.transformer import run_of
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
 from ablate.report import fitted
+from ablate.report.figure_set import FigureSet
 from ablate.scaling import Losses, solve
 from ablate.store import Database, ingest, owners, records, register
 from ablate.study import Crossed, Study
@@ -232,6 +233,18 @@ def save_svg(figure: Figure, stem: Path, kinds: object = ()) -> list[Path]:
 @pytest.fixture
 def svg_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "save", save_svg)
+
+
+def leave_blank(figure_set: FigureSet) -> None:
+    """`FigureSet.draw` for tests that read sentences and tables: the files are there, and empty."""
+    figure_set.folder.mkdir(parents=True, exist_ok=True)
+    for drawing in figure_set.drawings:
+        (figure_set.folder / f"{drawing}.svg").write_text("<svg></svg>")
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FigureSet, "draw", leave_blank)
 
 
 @pytest.fixture

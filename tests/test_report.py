@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from browser import Browser
-from report_study import NAN, Outcome, few_replicates, study, svg_only  # noqa: F401
+from report_study import NAN, Outcome, few_replicates, study, svg_only, undrawn  # noqa: F401
 from scipy import stats
 
 from ablate import paths, report, store, units
@@ -512,7 +512,7 @@ def test_all_diverged(tmp_path: Path) -> None:
     assert "failed in 2 of 2 pairs (100%, 95% Wilson interval 34% to 100%)" in text
 
 
-@pytest.mark.usefixtures("svg_only")
+@pytest.mark.usefixtures("undrawn")
 def test_an_arm_that_lost_seeds_is_not_ranked(tmp_path: Path) -> None:
     def outcome(levels: dict[str, str], seed: int) -> Outcome | None:
         name = levels["topology"]
@@ -531,7 +531,7 @@ def test_an_arm_that_lost_seeds_is_not_ranked(tmp_path: Path) -> None:
     assert "Failed and diverged runs are not drawn." in text
 
 
-@pytest.mark.usefixtures("svg_only")
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(("tail", "warns"), [(1.0, True), (0.0, False)])
 def test_arms_that_spread_unequally_come_with_a_warning(
     tmp_path: Path, tail: float, warns: bool
@@ -599,7 +599,7 @@ def test_the_same_level_twice_shows_no_effect(tmp_path: Path) -> None:
     assert "again equals serial exactly in all 5 pairs: held-out loss does not differ." in text
 
 
-@pytest.mark.usefixtures("svg_only")
+@pytest.mark.usefixtures("undrawn")
 def test_strata_have_families_of_their_own(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     text = write(
@@ -616,7 +616,7 @@ def test_strata_have_families_of_their_own(tmp_path: Path) -> None:
     assert "The effect of parallel, concat or no-skip does not change significantly; " in text
 
 
-@pytest.mark.usefixtures("svg_only")
+@pytest.mark.usefixtures("undrawn")
 def test_parts_taken_away_one_at_a_time_are_corrected_together(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     factors = {
@@ -649,7 +649,7 @@ def test_parts_taken_away_one_at_a_time_are_corrected_together(tmp_path: Path) -
     ), (holm, text)
 
 
-@pytest.mark.usefixtures("few_replicates", "svg_only")
+@pytest.mark.usefixtures("few_replicates", "undrawn")
 def test_many_contrasts_are_summarised_with_each_further_below(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     depths = {**TOPOLOGY, "n_layer": {str(n): {"n_layer": n} for n in (1, 2, 3, 4)}}
@@ -796,7 +796,7 @@ def test_losses_that_do_not_compare_share_no_scale(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "tables" / "factors.csv").exists()
 
 
-@pytest.mark.usefixtures("svg_only")
+@pytest.mark.usefixtures("undrawn")
 def test_an_index_over_studies_links_to_each(tmp_path: Path) -> None:
     db = study(tmp_path, TOPOLOGY, lambda levels, seed: Outcome(1.0 + seed), seeds=2)
     db = study(
@@ -848,7 +848,7 @@ def test_each_study_has_a_folder_of_its_own_on_every_file_system() -> None:
     assert paths.file_name("v1.0").startswith("v1-0-")
 
 
-@pytest.mark.usefixtures("svg_only")
+@pytest.mark.usefixtures("undrawn")
 def test_an_index_links_studies_of_like_names_to_their_own_pages(tmp_path: Path) -> None:
     names = ("v1.0", "v1-0", "V1.0", "深い", "Straße")
     for name in names:
@@ -867,7 +867,7 @@ def test_an_index_links_studies_of_like_names_to_their_own_pages(tmp_path: Path)
         assert f"Is this {name}?" in text
 
 
-@pytest.mark.usefixtures("few_replicates", "svg_only")
+@pytest.mark.usefixtures("few_replicates", "undrawn")
 def test_what_nothing_tells_apart_is_not_ranked_and_has_no_brackets(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     depths = {**TOPOLOGY, "n_layer": {str(n): {"n_layer": n} for n in (1, 2, 3, 4)}}

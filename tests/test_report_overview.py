@@ -16,7 +16,7 @@ from ablate import report
 from ablate.analysis.records import Contrast
 from ablate.report import overview
 
-few_replicates, svg_only = report_study.few_replicates, report_study.svg_only
+few_replicates, undrawn = report_study.few_replicates, report_study.undrawn
 LEVELS = ("serial", "parallel", "concat", "no-skip")
 TOPOLOGY = {"topology": {name: {"topology": name} for name in LEVELS}}
 Factors = Mapping[str, Mapping[str, Mapping[str, object]]]
@@ -79,7 +79,7 @@ def test_many_strata_are_rows_and_two_factors_of_one_arm_are_a_grid(tmp_path: Pa
     assert not found.corrected, "each family is one contrast"
 
 
-@pytest.mark.usefixtures("svg_only")
+@pytest.mark.usefixtures("undrawn")
 def test_the_first_screen_says_the_answer_and_its_limits(tmp_path: Path) -> None:
     def outcome(levels: dict[str, str], seed: int) -> Outcome:
         if levels["topology"] == "no-skip" and seed == 1:
@@ -127,7 +127,7 @@ def test_one_arm_in_one_stratum_has_its_effect_and_no_matrix(tmp_path: Path) -> 
     assert re.search(r"^Only parallel differs .* by −0\.[45]", overview.headline(data)[1])
 
 
-@pytest.mark.usefixtures("svg_only")
+@pytest.mark.usefixtures("undrawn")
 def test_seeds_that_failed_leave_no_claim_on_the_first_screen(tmp_path: Path) -> None:
     """parallel fails with all seeds, concat with 3 of 8, and is lower on the others."""
 
@@ -151,7 +151,7 @@ def test_seeds_that_failed_leave_no_claim_on_the_first_screen(tmp_path: Path) ->
     assert "No verdict on parallel (8 of 8 pairs lost" in said
 
 
-@pytest.mark.usefixtures("svg_only")
+@pytest.mark.usefixtures("undrawn")
 def test_without_two_pairs_the_first_screen_claims_no_test(tmp_path: Path) -> None:
     two = {"topology": {name: TOPOLOGY["topology"][name] for name in LEVELS[:2]}}
 
@@ -172,6 +172,7 @@ def test_without_two_pairs_the_first_screen_claims_no_test(tmp_path: Path) -> No
     assert "−0.1250 nats per token with every seed" in same and "significant" not in same
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_empty_places_of_the_matrix_are_explained(tmp_path: Path) -> None:
     one = {"topology": "parallel", "n_layer": "2"}
     for name, out, empty in (("a", [one], 1), ("b", [], 0)):

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from cli_helpers import ROOT
 from hostile_values import markdown_cells
-from report_study import Outcome, few_replicates, study  # noqa: F401
+from report_study import Outcome, few_replicates, leave_blank, study  # noqa: F401
 
 from ablate import report, store
 from ablate.plan import Decision
@@ -133,13 +133,8 @@ def written(db: Database, name: str, folder: Path, monkeypatch: pytest.MonkeyPat
         tables.append(table)
         return "".join(to_csv(table))
 
-    def blank(figure_set: FigureSet) -> None:
-        figure_set.folder.mkdir(parents=True, exist_ok=True)
-        for drawing in figure_set.drawings:
-            (figure_set.folder / f"{drawing}.svg").write_text("<svg></svg>")
-
     monkeypatch.setattr(report, "to_csv", noted)
-    monkeypatch.setattr(FigureSet, "draw", blank)
+    monkeypatch.setattr(FigureSet, "draw", leave_blank)
     report.write(report.gather(db, name), folder)
     return Written(tables, folder)
 

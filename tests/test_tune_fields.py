@@ -123,6 +123,7 @@ def planned(folder: Path, tune: str, study: str = STUDY) -> Plan:
     return plan(load(str(folder / "mine.toml")))
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.timeout(120)
 def test_an_own_field_is_tuned_for_the_cells_that_have_it(ablate: Run, tmp_path: Path) -> None:
     made = planned(tmp_path, 'p = [1, 9]\npoints = 3\nseeds = 1\nper = ["norm_kind"]')
