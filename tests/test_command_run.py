@@ -15,6 +15,7 @@ import pytest
 from cli_helpers import ROOT, Run, python
 from in_process import scripts
 from launch_helpers import Launcher, launch, processes, rows, wait_for, workers
+from report_study import svg_only  # noqa: F401
 
 from ablate import analysis, report, store
 from ablate.analysis import records
@@ -67,6 +68,7 @@ def loss(depth: int, seed: int, step: int = 4) -> float:
     return 3 - depth / 10 + seed**2 / 100 + (depth - 1) * seed / 1000 + 1 / step
 
 
+@pytest.mark.usefixtures("svg_only")
 def test_the_effect_is_that_of_the_script(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     outcome = train(planned(tmp_path, more="[report]\nthreshold = 3.1"), path)
@@ -273,6 +275,7 @@ def test_the_value_that_decides(tmp_path: Path, at: str, metric: str, expected: 
     assert [sorted(json.loads(one)) for (one,) in kept] == [["ablate", "python"]]  # no torch
 
 
+@pytest.mark.usefixtures("svg_only")
 def test_another_number_than_the_rate_is_tuned(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     tuned = '[tune]\nwidth = [0.001, 1.0]\npoints = 4\nseeds = 1\nper = "study"\n'
@@ -483,6 +486,7 @@ flag = { off = "", on = "--a 'b c'" }
         assert log and log.read_text().splitlines()[0].endswith("--a 'b c'")
 
 
+@pytest.mark.usefixtures("svg_only")
 def test_scaling_curves_over_the_fields_that_the_study_names(tmp_path: Path) -> None:
     """The script's loss is 1.5 + 40·N^−0.4, times a seed's noise of a thousandth."""
     script = tmp_path / "law.py"

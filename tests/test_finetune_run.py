@@ -13,6 +13,7 @@ import pytest
 import torch
 from cli_helpers import Run
 from finetune_study import BASE, folder_of, planned, table, texts, train
+from report_study import svg_only  # noqa: F401
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from ablate import report, store
@@ -40,6 +41,7 @@ ORDER BY run
 """
 
 
+@pytest.mark.usefixtures("svg_only")
 def test_parents_are_trained_once_and_children_from_their_weights(
     ablate: Run, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_helpers import ROOT, Run, refused
-from report_study import few_replicates  # noqa: F401
+from report_study import few_replicates, svg_only  # noqa: F401
 from scipy import stats as scipy_stats
 from store_plans import plan_of
 
@@ -97,6 +97,7 @@ def test_effects_are_those_of_scipy_s_paired_test(ablate: Run) -> None:
         assert found["p"] == pytest.approx(expected.pvalue, rel=1e-9)
 
 
+@pytest.mark.usefixtures("svg_only")
 def test_the_example_gives_the_effects_of_the_study_that_it_is_from(ablate: Run) -> None:
     found = ("--metric", "loss", "--factor", "topology", "--factor", "n_layer", "--seed", "seed")
     done(ablate, EXAMPLE, "--study", "s", *found, "--within", "n_layer")
@@ -406,6 +407,7 @@ def test_a_further_metric_of_the_same_runs_changes_none(ablate: Run) -> None:
     assert finals["name"].value_counts().to_dict() == {"loss": 12, "acc": 12}
 
 
+@pytest.mark.usefixtures("svg_only")
 def test_a_baseline_and_rows_may_be_chosen(ablate: Run) -> None:
     table().to_csv("runs.csv", index=False)
     chosen = ("--baseline", "optimizer=adam", "--where", "depth=4", "--goal", "higher")

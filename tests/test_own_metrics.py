@@ -16,6 +16,7 @@ import pytest
 import torch
 import train_helpers
 from cli_helpers import Run
+from report_study import svg_only  # noqa: F401
 
 from ablate import load_model, metrics, outside, text
 from ablate.code import of_text
@@ -202,6 +203,7 @@ tokens = "1K"
 """
 
 
+@pytest.mark.usefixtures("svg_only")
 @pytest.mark.usefixtures("in_process")
 @pytest.mark.timeout(300)
 def test_a_metric_decides_a_study(ablate: Run, tmp_path: Path) -> None:
@@ -418,6 +420,7 @@ WITH_TOKENIZERS = (
 )
 
 
+@pytest.mark.usefixtures("svg_only")
 @pytest.mark.usefixtures("in_process")
 @pytest.mark.timeout(300)
 def test_a_tokenizer_is_a_level_of_a_study(ablate: Run, tmp_path: Path) -> None:
@@ -537,6 +540,7 @@ WITH_FIELDS = (
 )
 
 
+@pytest.mark.usefixtures("svg_only")
 @pytest.mark.usefixtures("in_process")
 @pytest.mark.timeout(300)
 def test_hyper_parameters_are_fields_of_a_study(ablate: Run, tmp_path: Path) -> None:

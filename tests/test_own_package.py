@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from cli_helpers import Run
 from in_process import local
+from report_study import svg_only  # noqa: F401
 
 from ablate import outside, report
 from ablate.cli import running
@@ -116,6 +117,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget()
 
 
+@pytest.mark.usefixtures("svg_only")
 @pytest.mark.timeout(120)
 def test_levels_of_a_package_are_studied_and_its_version_is_part_of_the_key(
     ablate: Run, site: Path, monkeypatch: pytest.MonkeyPatch

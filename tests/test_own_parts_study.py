@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cli_helpers import Run, python
+from report_study import svg_only  # noqa: F401
 
 import ablate as ablate_
 from ablate import outside
@@ -30,6 +31,7 @@ def blocks(language: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.usefixtures("svg_only")
 @pytest.mark.usefixtures("in_process")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("study", ["letters", "words", "fields"])
@@ -65,6 +67,7 @@ def test_the_pages_metric_and_tokenizer_can_be_studied(
         assert (kinds["loss"] / math.log(2) / kinds["bits_per_byte"])["four_words"].gt(1).all()
 
 
+@pytest.mark.usefixtures("svg_only")
 @pytest.mark.timeout(300)
 def test_the_page_can_be_followed(ablate: Run, tmp_path: Path) -> None:
     for name, text in (blocks("python") | blocks("toml")).items():

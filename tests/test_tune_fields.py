@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from cli_helpers import Run
 from launch_helpers import launch, rows
+from report_study import svg_only  # noqa: F401
 from test_command_run import SCRIPT
 from test_command_run import STUDY as COMMAND
 
@@ -123,6 +124,7 @@ def planned(folder: Path, tune: str, study: str = STUDY) -> Plan:
     return plan(load(str(folder / "mine.toml")))
 
 
+@pytest.mark.usefixtures("svg_only")
 @pytest.mark.usefixtures("in_process")
 @pytest.mark.timeout(120)
 def test_an_own_field_is_tuned_for_the_cells_that_have_it(ablate: Run, tmp_path: Path) -> None:
