@@ -234,3 +234,8 @@ def pytest_collection_finish() -> None:
 def pytest_runtestloop() -> None:
     """Collect garbage from now on, also in the process of pytest-xdist that collects no tests."""
     gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """End without a search for garbage in all that was imported: a second of each process."""
+    gc.freeze()
