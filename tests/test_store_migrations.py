@@ -22,10 +22,10 @@ from alembic.migration import MigrationContext
 from simultaneous import together
 from store_plans import do_all, execute, names, plan_of, rows
 
-from ablate import store
+from ablate import results, store
 from ablate.errors import AblateError
 from ablate.kinds import Run
-from ablate.store import findings, migrate, owners, register, schema, views
+from ablate.store import database, findings, migrate, owners, query, register, schema, views
 
 KEPT = Path(__file__).parent / "store_schemas"
 
@@ -33,8 +33,8 @@ MADE_UP = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0005"
-down_revision = "0004"
+revision = "0006"
+down_revision = "0005"
 
 def upgrade():
     op.add_column("run", sa.Column("window", sa.Integer(), nullable=False, server_default="0"))
@@ -52,7 +52,8 @@ def upgrade():
 def _know_the_made_up(scripts: Path, set: Callable[[object, str, object], None] = setattr) -> None:
     """Make this a program whose newest schema is the made-up one."""
     set(migrate, "SCRIPTS", scripts)
-    set(migrate, "HEAD", "0005")
+    set(migrate, "HEAD", "0006")
+    set(database, "OLDEST", "0006")
 
 
 def _filled(path: Path) -> None:
@@ -80,7 +81,7 @@ def older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     _filled(path)
     scripts = tmp_path / "migrations"
     shutil.copytree(migrate.SCRIPTS, scripts)
-    (scripts / "versions" / "0005_made_up.py").write_text(MADE_UP)
+    (scripts / "versions" / "0006_made_up.py").write_text(MADE_UP)
     _know_the_made_up(scripts, monkeypatch.setattr)
     return path
 
@@ -115,7 +116,7 @@ def test_upgrade_keeps_every_child_row(older: Path) -> None:
         and len(before["attempt"]) == 4
     )
     with store.open(str(older), create=True) as db:
-        assert "upgraded from schema 0004 to 0005" in db.notes[0]
+        assert "upgraded from schema 0005 to 0006" in db.notes[0]
         with db.read() as connection:
             assert connection.exec_driver_sql("PRAGMA foreign_key_check").all() == []
             assert connection.exec_driver_sql("SELECT count(*) FROM curves").scalar() == 24
@@ -133,7 +134,7 @@ def test_upgrade_backs_up_first(older: Path) -> None:
     store.open(str(older), create=True).close()
     (copy,) = [name for name in names(older.parent) if "before" in name]
     backup = older.parent / copy
-    assert rows(backup, "SELECT version_num FROM ablate_version") == [("0004",)]
+    assert rows(backup, "SELECT version_num FROM ablate_version") == [("0005",)]
     assert _numbers(backup) == old
 
 
@@ -165,12 +166,12 @@ def test_eight_processes_upgrade_an_old_database_once(older: Path) -> None:
     before = _numbers(older)
     seen = together(_upgrade, [(str(older), migrate.SCRIPTS)] * 8)
     assert [runs for _, runs in seen] == [4] * 8, "every one of them works with the new schema"
-    assert sum("upgraded from schema 0004" in note for notes, _ in seen for note in notes) == 1
-    backup = "ablate.db.before-0005-from-0004"
+    assert sum("upgraded from schema 0005" in note for notes, _ in seen for note in notes) == 1
+    backup = "ablate.db.before-0006-from-0005"
     # one backup, no lock, no side file
     assert names(older.parent) == ["ablate.db", backup, "ablate.journals"]
     assert _numbers(older) == _numbers(older.parent / backup) == before
-    assert rows(older.parent / backup, "SELECT version_num FROM ablate_version") == [("0004",)]
+    assert rows(older.parent / backup, "SELECT version_num FROM ablate_version") == [("0005",)]
 
 
 def test_reading_an_older_database_is_refused_untouched(older: Path) -> None:
@@ -181,13 +182,13 @@ def test_reading_an_older_database_is_refused_untouched(older: Path) -> None:
 
 
 def test_failed_migration_leaves_the_old_database(older: Path) -> None:
-    script = migrate.SCRIPTS / "versions" / "0005_made_up.py"
+    script = migrate.SCRIPTS / "versions" / "0006_made_up.py"
     script.write_text(MADE_UP + "    op.execute('DELETE FROM run WHERE id = 1')\n")
     before = _numbers(older), rows(older, "SELECT * FROM run")
     with pytest.raises(AssertionError, match="refer to nothing"):
         store.open(str(older), create=True)
     assert (_numbers(older), rows(older, "SELECT * FROM run")) == before
-    assert rows(older, "SELECT version_num FROM ablate_version") == [("0004",)]
+    assert rows(older, "SELECT version_num FROM ablate_version") == [("0005",)]
     assert rows(older, "SELECT count(*) FROM runs") == [(4,)]  # the views are still there
 
 
@@ -324,6 +325,36 @@ def test_code_and_notes_come_without_touching_a_row(tmp_path: Path) -> None:
     assert {sql: rows(path, sql) for sql in before} == before
     assert rows(path, "SELECT DISTINCT note FROM attempt") == [(None,)]
     assert rows(path, "SELECT count(*) FROM code") == [(0,)]
+
+
+def test_a_database_with_older_views_is_read_untouched(tmp_path: Path) -> None:
+    """Schema 0004 has the tables of 0005: published databases need no upgrade to be read."""
+    path = tmp_path / "x.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript((KEPT / "0004.sql").read_text(encoding="utf-8"))
+    before = path.read_bytes()
+    path.chmod(0o444)
+    with store.open(str(path)) as db:
+        assert len(results.load("wiring", db)) == len(results.pairs("wiring", db)) * 2 > 0
+        assert query.run(db, "SELECT count(*) FROM pairs")[1] == [(2,)]
+    assert path.read_bytes() == before
+    assert names(tmp_path) == ["x.db"]
+
+
+def test_faster_pairs_come_without_touching_a_row(tmp_path: Path) -> None:
+    """From schema 0004, with rows in every child table of runs and studies."""
+    path = tmp_path / "x.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript((KEPT / "0004.sql").read_text(encoding="utf-8"))
+    execute(path, "INSERT INTO effect VALUES (1,'loss','paired t',2,0,.1,.1,0,1,.5,.5,'hash')")
+    execute(path, "INSERT INTO decision VALUES (1, 1, 'lr', '0.001', '{}')")
+    execute(path, "INSERT INTO code VALUES (1, 'a.py', 'hash', 1, 'x = 1', '{}')")
+    before = _whole(path, (*CHILDREN, "run", "run_field", "finding", "window_loss", "code"))
+    pairs = rows(path, "SELECT * FROM pairs ORDER BY contrast, seed")
+    with store.open(str(path), create=True) as db:
+        assert "upgraded from schema 0004" in db.notes[0]
+    assert {sql: rows(path, sql) for sql in before} == before
+    assert rows(path, "SELECT * FROM pairs ORDER BY contrast, seed") == pairs != []
 
 
 def test_newest_schema_is_kept_and_has_not_changed_without_a_migration(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from ablate.errors import AblateError
 from ablate.store import migrate, sound, sqlite
 from ablate.store.location import DEFAULT, closed, exists, locate
 from ablate.store.records import WEIGHTS
+from ablate.store.schema import OLDEST
 
 # The names of these files; the first group of both is the start of the run's key.
 KEY = re.compile(r"[0-9a-f]{64}")  # of a run
@@ -202,8 +203,8 @@ def open(
     Args:
         url: See `locate`.
         create: Open it to write: create it if it is missing, upgrade it (after a backup) if it is
-            older, both under a file lock. Otherwise it must exist and be of this version, and
-            nothing is changed.
+            older, both under a file lock. Otherwise it must exist and have the tables of this
+            version, and nothing is changed.
         wait: Seconds that a read waits for another connection's lock.
 
     Raises:
@@ -237,7 +238,7 @@ def _prepare(path: Path, create: bool, wait: float) -> tuple[str, ...]:
         sqlite.set_journal_mode(path, "DELETE" if kind else "WAL")
     elif (version := _version(path, wait)) is None:
         raise AblateError(f"database {path} is empty: no study has been run in it")
-    elif version != migrate.HEAD:
+    elif version < OLDEST:
         raise AblateError(
             f"database {path} was written by an older ablate (schema {version}, now"
             f" {migrate.HEAD}); `ablate db upgrade` upgrades it"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ablate.store.database import Database
-from ablate.store.views import metric
+from ablate.store.views import PAIRS
 
 
 class Rows(NamedTuple):
@@ -42,29 +42,9 @@ def fields(db: Database, study: str) -> Iterator[Rows]:
 def pairs(db: Database, study: str) -> Iterator[Rows]:
     """Yield the view `pairs` of a study, by contrast and seed.
 
-    The view compares the seeds of every two runs of a contrast: that of 6,250 seeds took minutes.
-    Here SQLite makes an index of `compared`.
+    It is not read by its name: the view of an older database is slow.
     """
-    sql = f"""
-        WITH compared AS (
-            SELECT member.cell_id, run.seed, run.status, {metric("run.id")} AS value
-            FROM study JOIN cell ON cell.study_id = study.id
-                   JOIN member ON member.cell_id = cell.id AND member.role = 'compare'
-                   JOIN run ON run.id = member.run_id
-            WHERE study.name = :study
-        )
-        SELECT study.name AS study, contrast.family, contrast.stratum, contrast.factor,
-               contrast.level, cell.label AS cell, base.label AS baseline, its.seed,
-               study.metric, its.value, other.value AS baseline_value,
-               its.value - other.value AS difference, its.status,
-               other.status AS baseline_status, contrast.id AS contrast
-        FROM study JOIN contrast ON contrast.study_id = study.id
-             JOIN cell ON cell.id = contrast.cell_id
-             JOIN cell AS base ON base.id = contrast.baseline_id
-             JOIN compared AS its ON its.cell_id = cell.id
-             JOIN compared AS other ON other.cell_id = base.id AND other.seed = its.seed
-        WHERE study.name = :study ORDER BY contrast, its.seed
-    """
+    sql = f"SELECT * FROM ({PAIRS}) WHERE study = :study ORDER BY contrast, seed"
     return _parts(db, sql, study=study)
 
 

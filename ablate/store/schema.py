@@ -3,8 +3,9 @@ means in it.
 
 A run keeps the fields of its kind as JSON, so that a new factor needs no migration; the view `runs`
 shows them as columns. A change of a table or of a view is a migration: a file in
-`migrations/versions`, `HEAD` raised, and then `python tests/test_store_migrations.py`, which keeps
-a database of that schema for the tests of all later ones.
+`migrations/versions`, `HEAD` raised, and `OLDEST` too if a table changed, and then
+`python tests/test_store_migrations.py`, which keeps a database of that schema for the tests of all
+later ones.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0004"  # the newest migration: the schema that this version of ablate reads and writes
+HEAD = "0005"  # the newest migration: the schema that this version of ablate writes
+OLDEST = "0004"  # that it reads: later migrations changed no table, only views
 VERSION_TABLE = "ablate_version"
 
 

@@ -40,7 +40,7 @@ def _final(name: str, at: str = "0", run: str = "run.id") -> str:
     )
 
 
-def metric(run: str) -> str:
+def _metric(run: str) -> str:
     """SQL of the study's metric of a run: the final `name`, or `name@at` for one at a length factor
     or a probe ratio.
     """
@@ -58,7 +58,7 @@ SELECT study.name AS study, cell.label AS cell, cell.stratum AS stratum, member.
        run.seed AS seed,
        {{fields}}run.tokens AS tokens, run.n_params AS n_params,
        run.n_params_body AS n_params_body, run.flops AS flops,
-       {metric("run.id")} AS metric,
+       {_metric("run.id")} AS metric,
        {", ".join(f"{_final(repr(name))} AS {name}" for name in _FINALS)},
        (SELECT sum(attempt.device_seconds) FROM attempt
               WHERE attempt.run_id = run.id) AS device_seconds,
@@ -79,7 +79,11 @@ FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id =
 WHERE cell.active
 """
 
-_PAIRS = f"""
+# No index finds a run by cell and seed: to search the runs of the baseline for each run would take
+# time in proportion to seeds². DISTINCT keeps SQLite from merging the subquery into the join; CROSS
+# JOIN has it searched last, through an index that SQLite makes for the query. Its column `study`
+# limits it to the studies that a query asks for.
+PAIRS = f"""
 SELECT study, family, stratum, factor, level, cell, baseline, seed, metric, value, baseline_value,
        value - baseline_value AS difference, status, baseline_status, contrast
 FROM (
@@ -87,15 +91,21 @@ FROM (
            contrast.factor AS factor,
            contrast.level AS level, cell.label AS cell, base.label AS baseline, run.seed AS seed,
                   study.metric AS metric,
-           {metric("run.id")} AS value, {metric("base_run.id")} AS baseline_value,
+           {_metric("run.id")} AS value, {_metric("base_run.id")} AS baseline_value,
            run.status AS status, base_run.status AS baseline_status, contrast.id AS contrast
     FROM study JOIN contrast ON contrast.study_id = study.id
          JOIN cell ON cell.id = contrast.cell_id JOIN cell AS base ON base.id = contrast.baseline_id
          JOIN member ON member.cell_id = cell.id AND member.role = 'compare'
                 JOIN run ON run.id = member.run_id
-         JOIN member AS base_member ON base_member.cell_id = base.id
-                AND base_member.role = 'compare'
-         JOIN run AS base_run ON base_run.id = base_member.run_id AND base_run.seed = run.seed
+         CROSS JOIN (
+             SELECT DISTINCT study.name AS study, cell.id AS cell_id, run.id AS id,
+                    run.seed AS seed, run.status AS status
+             FROM study JOIN cell ON cell.study_id = study.id
+                  JOIN member ON member.cell_id = cell.id AND member.role = 'compare'
+                  JOIN run ON run.id = member.run_id
+             WHERE cell.id IN (SELECT baseline_id FROM contrast)
+         ) AS base_run ON base_run.study = study.name AND base_run.cell_id = base.id
+                AND base_run.seed = run.seed
 )
 """
 
@@ -131,7 +141,7 @@ VIEWS = {
     "runs": "SELECT * FROM all_runs WHERE role = 'compare'",
     "all_curves": _CURVES,
     "curves": "SELECT * FROM all_curves WHERE role = 'compare'",
-    "pairs": _PAIRS,
+    "pairs": PAIRS,
     "effects": _EFFECTS,
     "findings": _FINDINGS,
     "finals_wide": _FINALS_WIDE,
