@@ -291,7 +291,8 @@ def read_points(
 ) -> pd.DataFrame:
     """Return `compact_points` of series that may be unknown, perhaps of some runs alone."""
     numbers = rows.series(db, series)
-    place = {number: code for code, number in enumerate(numbers)}
+    place = np.zeros(max(numbers, default=0) + 1, np.int16)
+    place[list(numbers)] = range(len(numbers))
     types = (np.int16, np.int64, np.int64, float)
     columns: list[list[np.ndarray]] = [[np.empty(0, one)] for one in types]
     for part in rows.points(db, study, numbers, role, points, runs):
@@ -300,12 +301,26 @@ def read_points(
         for column, values, one in zip(columns, found.T, types, strict=True):
             column.append(values.astype(one))
     number, run, step, value = (np.concatenate(columns.pop(0)) for _ in types)
-    codes = pd.Series(number).map(place).to_numpy(int)
+    codes = place[number]
     order = np.lexsort((step, run, codes))
     names = pd.Index(list(numbers.values()), dtype="str")
-    codes, run, step, value = codes[order], run[order], step[order], value[order]
-    series_of = pd.Categorical.from_codes(codes, names)
-    return pd.DataFrame({"series": series_of, "run": run, "step": step, "value": value})
+    sorted_columns: dict[str, Any] = {"series": pd.Categorical.from_codes(codes[order], names)}
+    sorted_columns |= {"run": run[order], "step": step[order], "value": value[order]}
+    return pd.DataFrame(sorted_columns, copy=False)
+
+
+def ends(study: str, series: Iterable[str], db: Database) -> pd.DataFrame:
+    """Return the ends of curves of runs of every role: series, run, points (3 for more), last step.
+
+    Args:
+        study: Name of the study.
+        series: Names of the series, which may be unknown.
+        db: The database.
+    """
+    numbers = rows.series(db, list(series))
+    parts = [np.array(part.rows, np.int64).reshape(-1, 4) for part in rows.ends(db, study, numbers)]
+    found = pd.DataFrame(np.concatenate(parts), columns=["series", "run", "points", "last"])
+    return found.assign(series=found["series"].map(numbers).astype("category"))
 
 
 def members(study: str, db: Source, *, role: str | None = "compare") -> pd.DataFrame:
@@ -329,9 +344,13 @@ def curves_of(points: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
         points: From `compact_points`.
         members: From `members`.
     """
-    found = points.merge(members, on="run")
-    found["tokens"] = _typed("tokens", [found["step"] * found.pop("step_tokens")])
-    return found
+    return with_tokens(points.merge(members, on="run"))
+
+
+def with_tokens(points: pd.DataFrame) -> pd.DataFrame:
+    """Return points with the tokens seen by then, instead of those of a step."""
+    tokens = _typed("tokens", [points["step"] * points["step_tokens"]])
+    return points.drop(columns="step_tokens").assign(tokens=tokens)
 
 
 def finals(

@@ -20,7 +20,7 @@ from browser import Browser, Page
 from report_study import NAN, Outcome, study, svg_only  # noqa: F401
 
 from ablate import report, store, units
-from ablate.report import appendix, bundle, explore, pictures, tables
+from ablate.report import appendix, bundle, explore, pictures, plots, tables
 from ablate.report.document import Figure, shown
 from ablate.report.figure_set import FigureSet
 
@@ -179,6 +179,37 @@ def test_curves_are_thinned_to_fit_and_the_page_says_so(
     assert all(len(steps) <= 3 for steps in kept)
     assert [100, 300, 500] in kept
     assert len(found["thinned"]) == 3
+
+
+def test_curves_of_tuning_runs_are_those_that_compared_runs_have(tmp_path: Path) -> None:
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        falling = {100: 3.0, 200: 2.0}
+        return Outcome(2.0, points=falling, series="train_loss" if seed else "loss")
+
+    factors = {"topology": FACTORS["topology"]}
+    with study(tmp_path, factors, outcome, seeds=1, rates=[0.001]) as db:
+        found = explore.exploration(report.gather(db, "topology"))
+    assert [one["name"] for one in found["series"]] == ["loss"], "no line would be in the chart"
+    assert found["thinned"] == []
+
+
+def test_curves_read_in_batches_are_drawn_as_those_read_at_once(
+    studied: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lines() -> list[tuple[str, list[list[float]]]]:
+        figure_set, figures = report.figures_of(studied.data)
+        return [
+            (figure.name, [line.get_xydata().tolist() for line in figure_set.axes(name).lines])
+            for figure in figures
+            if (name := figure.name).startswith(("curves", "gaps"))
+        ]
+
+    names = ["curves-tokens", "gaps", "curves-flops", "curves-seconds"]
+    at_once = lines()
+    assert [name for name, _ in at_once] == names
+    assert all(len(found) >= len(LEVELS) - 1 for _, found in at_once)
+    monkeypatch.setattr(plots, "BATCH", 1)
+    assert lines() == at_once
 
 
 def test_commands_of_a_page_name_another_database_than_the_default(

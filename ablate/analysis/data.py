@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from ablate.store import Database
 
 
-POINTS = 200  # of a curve in a figure
-
-
 @dataclass(frozen=True)
 class StudyData:
     """The frames of a study, from `ablate.results` and `ablate.analysis`, and its file.
@@ -123,13 +120,6 @@ class StudyData:
     def interactions(self) -> pd.DataFrame:
         """Interactions of factors that are varied together."""
         return paired.interactions(self.pairs, self.pilots, self.choices, crossed=self.crossed)
-
-    def points(self, *series: str) -> pd.DataFrame:
-        """Read the curves of compared runs, as `ablate.results.compact_points` returns them.
-
-        They are not kept: of many runs they take most of the memory.
-        """
-        return results.compact_points(self.study.name, series, self.db, points=POINTS)
 
     @property
     def series(self) -> list[str]:

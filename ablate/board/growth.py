@@ -11,14 +11,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from ablate import results
 from ablate.report import explore, gather
 from ablate.store import Database, live, rows
 from ablate.store.live import Mark
 
-NONE = np.empty(0)
 PAUSE = 10  # times the processor time of making the table pass before it is made again
 
 
@@ -121,20 +118,20 @@ class Growth:
         stride = math.ceil(of * len(self._labels) * most / explore.NUMBERS)
         runs = [run for run in runs if run % stride == 0]
         found = results.read_points(db, self.study, list(self._labels), None, explore.MOST, runs)
-        begun = set(found.loc[found["step"] > 0, "run"])
-        members = rows.members(db, self.study, None, runs).rows
-        self._per_step |= {
-            run: tokens for _, _, run, _, tokens in members if tokens and run in begun
-        }
         points = {
             key: (part["step"].to_numpy(), part["value"].to_numpy())
             for key, part in found.groupby(["series", "run"], observed=True)
+            if len(part) > 1
+        }
+        drawn = {run for _, run in points}
+        members = rows.members(db, self.study, None, runs).rows
+        self._per_step |= {
+            run: tokens for _, _, run, _, tokens in members if tokens and run in drawn
         }
         for name in self._labels:
             curves = self._curves.setdefault(name, {})
             for run in runs:
-                steps, values = points.get((name, run), (NONE, NONE))
-                if len(steps) > 1:
-                    curves[run] = Curve(self.revision, *explore.curve(steps, values, most))
+                if (name, run) in points:
+                    curves[run] = Curve(self.revision, *explore.curve(*points[name, run], most))
                 elif run in curves:  # it begins again
                     curves[run] = Curve(self.revision, (), [])

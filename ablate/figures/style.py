@@ -172,15 +172,15 @@ def arms(frame: pd.DataFrame, hue: str) -> Iterator[tuple[str, int, pd.DataFrame
     An arm of an ordered categorical has the same index in every figure.
     """
     column = frame[hue]
-    order = (
-        list(column.cat.categories)
-        if isinstance(column.dtype, pd.CategoricalDtype)
-        else list(pd.unique(column))
-    )
-    for index, name in enumerate(order):
-        part = frame[column == name]
-        if len(part):
-            yield str(name), index, part
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        codes, names = column.cat.codes.to_numpy(), column.cat.categories
+    else:
+        codes, names = pd.factorize(column)
+    rows = np.argsort(codes, kind="stable")
+    present, first = np.unique(codes[rows], return_index=True)
+    for index, its_rows in zip(present, np.split(rows, first)[1:], strict=True):
+        if index >= 0:  # else no arm
+            yield str(names[index]), int(index), frame.iloc[its_rows]
 
 
 def marker(index: int) -> str:

@@ -22,6 +22,7 @@ from ablate.figures import style
 from ablate.report.appendix import UNFINISHED
 from ablate.report.data import ReportData
 from ablate.report.labels import PHRASES, plural
+from ablate.report.plots import POINTS
 from ablate.store.location import DEFAULT
 
 NUMBERS = 120_000  # values of all curves: 0.8 MB of JSON
@@ -54,10 +55,10 @@ def exploration(data: ReportData) -> dict[str, Any]:
             (which list of steps) and values (a list a run, null for what is no number).
         thinned: sentences on what was left out.
     """
-    # one after another: to read all at once takes twice the memory
-    points = [data.points(name) for name in sorted(data.series)]
-    curves, notes = _series(data, points)
-    per_step = _tokens_per_step(data, points)
+    ends = results.ends(data.study.name, data.series, data.db)
+    known = ends[ends["points"] > 1]
+    curves, notes = _series(data, known)
+    per_step = _tokens_per_step(data, known)
     return {**without_curves(data, per_step), "series": curves, "thinned": notes}
 
 
@@ -212,41 +213,41 @@ def _logs(data: ReportData, attempts: pd.DataFrame) -> list[str | None]:
     ]
 
 
-def _tokens_per_step(data: ReportData, points: Sequence[pd.DataFrame]) -> dict[int, float]:
-    """Return run → tokens of one step, of the runs that have made one."""
+def _tokens_per_step(data: ReportData, known: pd.DataFrame) -> dict[int, float]:
+    """Return run → tokens of one step, of the compared runs with curves."""
     members = results.members(data.study.name, data.db)
-    runs = {run for part in points for run in part.loc[part["step"] > 0, "run"].unique()}
-    begun = members[members["run"].isin(runs)]
+    begun = members[members["run"].isin(known["run"])]
     return dict(zip(begun["run"], begun["step_tokens"].astype(float).fillna(0.0), strict=True))
 
 
 # -- curves ----------------------------------------------------------------------------------------
 
 
-def _series(
-    data: ReportData, compared: Sequence[pd.DataFrame]
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return each series of the study with its curves, and what was thinned."""
-    frames = list(map(_with_two_points, compared))
-    sizes = pd.concat([part.groupby("run").size() for part in frames])
-    count = len(sizes)
+def _series(data: ReportData, known: pd.DataFrame) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return each series of the study with its curves, and what was thinned.
+
+    Args:
+        data: The study.
+        known: Series and run of the curves of two points or more.
+    """
+    compared = known["run"].isin(data.compared["run"])
+    names = known["series"][compared].unique()
+    also = ~compared & known["series"].isin(names)
+    runs, others = (np.unique(known["run"][which]) for which in (compared, also))
+    notes, kept, count = [], runs, int(compared.sum())
     points = points_of(count)
-    notes = []
-    if count and (longest := int(sizes.max())) > points:
-        notes.append(
-            f"Of each curve {points} points are here, of up to {longest:,} in the figures."
-        )
     if count * points > NUMBERS:
-        runs = sizes.index.drop_duplicates()
         kept = runs[:: math.ceil(count * points / NUMBERS)]
         notes.append(f"Curves of {len(kept):,} of {plural(len(runs), 'run')} are here.")
-        frames = [part[part["run"].isin(kept)] for part in frames]
-    frame = pd.concat(frames)
-    others = _of_other_roles(data, [one["series"].iloc[0] for one in compared if len(one)])
-    if len(frame) + len(others) > NUMBERS:
+    frame = _read(data, names, kept, POINTS)
+    sizes = frame.groupby(["series", "run"], observed=True).size()
+    if len(sizes) and (longest := int(sizes.max())) > points:
+        longer = f"Of each curve {points} points are here, of up to {longest:,} in the figures."
+        notes.insert(0, longer)
+    if int(sizes.clip(upper=points).sum()) + int(also.sum()) * FEWEST <= NUMBERS:
+        frame = pd.concat([frame, _read(data, names, others, FEWEST)])
+    elif len(others):
         notes.append("Curves of runs that are not compared are left out.")
-    else:
-        frame = pd.concat([frame, others]) if len(others) else frame
     labels = labels_of(data)
     return [
         {"name": name, "label": labels[str(name)], **_curves(part, points)}
@@ -254,25 +255,11 @@ def _series(
     ], notes
 
 
-def _with_two_points(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the points of curves that have several, of one series."""
-    several = points.groupby("run")["step"].transform("size") > 1
-    return points if several.all() else points[several]
-
-
-def _of_other_roles(data: ReportData, names: list[str]) -> pd.DataFrame:
-    """Return a few points of each curve, of these series, of the runs that are not compared."""
-    compared = set(data.compared["run"])
-    roles = [role for role in data.runs["role"].unique() if role != "compare"]
-    found = [
-        results.compact_points(data.study.name, name, data.db, points=FEWEST, role=role)
-        for role in roles
-        for name in names
-    ]
-    several = [_with_two_points(one[~one["run"].isin(compared)]) for one in found]
-    if not several:
-        return pd.DataFrame()
-    return pd.concat(several).drop_duplicates(["series", "run", "step"])
+def _read(data: ReportData, series: Iterable[str], runs: np.ndarray, points: int) -> pd.DataFrame:
+    """Return points of curves of these runs that have two or more."""
+    of = data.db, data.study.name, list(series)
+    found = results.read_points(*of, None, points, map(int, runs))
+    return found[found.groupby(["series", "run"], observed=True)["step"].transform("size") > 1]
 
 
 def points_of(count: int) -> int:

@@ -17,6 +17,7 @@ from ablate.figures.compare import MANY, beyond, leaving
 from ablate.figures.cost import front
 from ablate.figures.seeds import far
 from ablate.figures.style import arms
+from ablate.figures.training import Arm
 from ablate.paths import file_name
 from ablate.report.data import ReportData
 from ablate.report.document import Figure
@@ -29,6 +30,8 @@ from ablate.units import listed
 
 FEW = 4  # panels whose best arms a caption names
 SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
+POINTS = 200  # of a curve in a figure
+BATCH = 10_000  # runs whose curves are read at once
 MARKS = (
     "Mark: mean over seeds with its 95% t-interval, from three seeds on; faint points: single runs."
 )
@@ -104,10 +107,11 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     Curves over tokens come first, then over FLOPs, if the arms spend different FLOPs a token, and
     over seconds.
     """
-    frame = _points(data)
-    if frame.empty:
+    name, members = _drawn(data)
+    if members.empty:
         return []
-    series = "held-out loss" if frame["series"].iloc[0] == "loss" else "training loss"
+    runs = _of_runs(data, name)
+    series = "held-out loss" if name == "loss" else "training loss"
     label = f"{series} (nats per {'text' if data.study.kind == 'finetune' else 'token'})"
     if data.study.own:
         series = label = data.study.reported
@@ -119,19 +123,26 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     panels: dict[str, list[Panel]] = {}
     apart: list[Panel] = []
     for stratum in data.strata:
-        of_stratum = frame["stratum"] == stratum
-        part = frame if of_stratum.all() else frame[of_stratum]
+        part = members[members["stratum"] == stratum]
         if part.empty:
             continue
-        note = SHORT if part.groupby("run")["step"].max().nunique() > 1 else ""
-        for x in _budgets(part):
-            panels.setdefault(x, []).append(Panel(stratum, figures.summary(part, x=x), note=note))
-        if not comparable:
-            continue
+        note = SHORT if part["step"].nunique() > 1 else ""
+        budgets = _budgets(_with_runs(results.with_tokens(part), runs))
+        whole: dict[str, list[Arm]] = {x: [] for x in budgets}
+        for x, of_arms in whole.items():
+            panels.setdefault(x, []).append(Panel(stratum, of_arms, note=note))
+        is_baseline = part["cell"].isin(data.arms.loc[data.arms["is_baseline"], "cell"])
+        baseline = _with_runs(_points(data, name, part[is_baseline]), runs)
+        baseline = baseline.drop_duplicates(["seed", "step"]).set_index(["seed", "step"])
         long, gaps = False, []
-        for gap in _gaps(part, data):
-            long |= gap.groupby("run")["step"].nunique().max() > 1
-            gaps += figures.summary(gap, x=next(iter(panels)))
+        for points in _by_arm(data, name, part):
+            arm = _with_runs(points, runs)
+            for x in budgets:
+                whole[x] += figures.summary(arm, x=x)
+            gap = _gap(arm[~arm["cell"].isin(part["cell"][is_baseline])], baseline)
+            if comparable and len(gap):
+                long |= gap.groupby("run")["step"].nunique().max() > 1
+                gaps += figures.summary(gap, x=next(iter(panels)))
         if long:
             digits = {
                 named[one.cell]: places_of(one) for one in contrasts if one.stratum == stratum
@@ -169,68 +180,71 @@ def _budgets(points: pd.DataFrame) -> list[str]:
     return known if points["seconds"].isna().all() else [*known, "seconds"]
 
 
-def _points(data: ReportData) -> pd.DataFrame:
-    """Return points of held-out loss, with FLOPs and seconds; of training loss if there are few."""
-    if data.study.own:
-        return _of_own(data)
-    points = data.points("loss")
-    enough = not points.empty and points.groupby("run")["step"].size().max() > 2
-    frame = _of_cells(points if enough else data.points("train_loss"), data)
-    del points  # those of 100,000 runs take 60 MB
-    runs = _by_run(data)
-    frame = frame.assign(diverged_at=frame["run"].map(runs["diverged_at"]))
-    if enough:
-        measured = data.finals[data.finals["name"] == "loss"].drop_duplicates("run")
-        frame = frame.assign(final=frame["run"].map(measured.set_index("run")["value"]))
-    share = frame["tokens"] / frame["run"].map(runs["tokens"])
-    return frame.assign(
-        untrained=frame["cell"].isin(data.untrained),
-        flops=share * frame["run"].map(runs["flops"]),
-        seconds=share * frame["run"].map(runs["seconds"]),
-    )
+def _drawn(data: ReportData) -> tuple[str, pd.DataFrame]:
+    """Return the series whose curves are drawn, and the cells of their runs, with the last step.
 
-
-def _of_cells(points: pd.DataFrame, data: ReportData) -> pd.DataFrame:
-    """Return points with the cells of their runs."""
-    members = results.members(data.study.name, data.db).drop(columns="role")
-    return results.curves_of(points, members)
-
-
-def _by_run(data: ReportData) -> pd.DataFrame:
-    """Return run → what curves need of it."""
-    columns = ["run", "diverged_at", "tokens", "flops", "seconds", "metric"]
-    return data.compared[columns].drop_duplicates("run").set_index("run")
-
-
-def _of_own(data: ReportData) -> pd.DataFrame:
-    """Return curves of a script with two points or more; what a step costs is unknown."""
-    points = data.points(data.study.reported)
-    points = points[points.groupby("run")["step"].transform("size") > 1]
-    frame, runs = _of_cells(points, data), _by_run(data)
-    unknown = dict.fromkeys(("flops", "seconds"), math.nan)
-    frame = frame.assign(diverged_at=frame["run"].map(runs["diverged_at"]), **unknown)
-    if data.study.metric != data.study.reported:  # the best value or that of a step
-        return frame
-    return frame.assign(final=frame["run"].map(runs["metric"]))
-
-
-def _gaps(part: pd.DataFrame, data: ReportData) -> Iterator[pd.DataFrame]:
-    """Yield the points of each arm but the baseline, minus the baseline's at the same seed and
-    step.
+    It is that of held-out loss, or of training loss if there are few points; of a script, the
+    metric's, and only runs with two points or more.
     """
-    base = data.arms.loc[data.arms["is_baseline"], "cell"]
-    is_baseline = part["cell"].isin(base)
-    values = [name for name in ("value", "final") if name in part]
-    baseline = (
-        part[is_baseline].drop_duplicates(["seed", "step"]).set_index(["seed", "step"])[values]
-    )
-    baseline = baseline.add_suffix("_baseline")
-    for _, _, arm in arms(part, "arm"):
-        joined = arm[~is_baseline[arm.index]].join(baseline, on=["seed", "step"], how="inner")
-        if len(joined):
-            yield joined.assign(
-                **{name: joined[name] - joined[f"{name}_baseline"] for name in values}
-            )
+    ends = results.ends(data.study.name, data.series, data.db)
+    members = results.members(data.study.name, data.db).drop(columns="role")
+    ends = ends[ends["run"].isin(members["run"])]
+    if data.study.own:
+        name, few = data.study.reported, 1
+    else:
+        enough = (ends["points"][ends["series"] == "loss"] > 2).any()
+        name, few = "loss" if enough else "train_loss", 0
+    drawn = ends[(ends["series"] == name) & (ends["points"] > few)]
+    return name, members.merge(drawn[["run", "last"]].rename(columns={"last": "step"}), on="run")
+
+
+def _points(data: ReportData, series: str, members: pd.DataFrame) -> pd.DataFrame:
+    """Return points of curves with their cells."""
+    runs = map(int, members["run"])
+    found = results.read_points(data.db, data.study.name, [series], "compare", POINTS, runs)
+    frame = results.curves_of(found, members.drop(columns="step"))
+    return frame.assign(untrained=frame["cell"].isin(data.untrained))
+
+
+def _by_arm(data: ReportData, series: str, members: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Yield the points of each arm of a stratum: those of all runs at once would take gigabytes."""
+    sizes = members.groupby("arm", observed=True).size()
+    batch = sizes.cumsum() // BATCH
+    for _, names in sizes.groupby(batch):
+        points = _points(data, series, members[members["arm"].isin(names.index)])
+        for _, _, arm in arms(points, "arm"):
+            yield arm
+
+
+def _of_runs(data: ReportData, series: str) -> pd.DataFrame:
+    """Return run → what curves of this series need of it; of a script, a step's cost is unknown."""
+    columns = ["run", "diverged_at", "tokens", "flops", "seconds", "metric"]
+    runs = data.compared[columns].drop_duplicates("run").set_index("run")
+    metric = runs.pop("metric")
+    if data.study.own:
+        runs["flops"] = runs["seconds"] = math.nan
+        if data.study.metric == data.study.reported:  # not the best value or that of a step
+            runs["final"] = metric
+    elif series == "loss":
+        measured = data.finals[data.finals["name"] == "loss"].drop_duplicates("run")
+        runs["final"] = measured.set_index("run")["value"]
+    return runs
+
+
+def _with_runs(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return points with what `_of_runs` has of their runs, FLOPs and seconds until the point."""
+    of_points = runs.reindex(points["run"]).set_index(points.index)
+    share = points["tokens"] / of_points.pop("tokens")
+    spent = {name: share * of_points[name] for name in ("flops", "seconds")}
+    return pd.concat([points, of_points.assign(**spent)], axis="columns")
+
+
+def _gap(arm: pd.DataFrame, baseline: pd.DataFrame) -> pd.DataFrame:
+    """Return the points of an arm, minus the baseline's at the same seed and step, its index."""
+    values = [name for name in ("value", "final") if name in arm]
+    of_seed = baseline[values].add_suffix("_baseline")
+    joined = arm.join(of_seed, on=["seed", "step"], how="inner")
+    return joined.assign(**{name: joined[name] - joined[f"{name}_baseline"] for name in values})
 
 
 def ordered(figure_set: FigureSet, data: ReportData) -> list[Figure]:

@@ -22,6 +22,11 @@ class Rows(NamedTuple):
 
 _OF_ROLE = "(:role IS NULL OR role = :role)"
 _OF_RUNS = "(:runs IS NULL OR m.run_id IN (SELECT value FROM json_each(:runs)))"
+_RUNS = f"""
+    SELECT DISTINCT m.run_id AS run
+    FROM study t JOIN cell c ON c.study_id = t.id JOIN member m ON m.cell_id = c.id
+    WHERE t.name = :study AND c.active AND {_OF_ROLE} AND {_OF_RUNS}
+"""
 
 
 def runs(db: Database, study: str, role: str | None) -> Iterator[Rows]:
@@ -36,7 +41,7 @@ def fields(db: Database, study: str) -> Iterator[Rows]:
         SELECT run.id AS run, run.fields FROM run
         WHERE run.id IN (SELECT run FROM all_runs WHERE study = :study)
     """
-    return _parts(db, sql, study=study)
+    return _parts(db, sql, most=LONG, study=study)
 
 
 def pairs(db: Database, study: str) -> Iterator[Rows]:
@@ -143,6 +148,27 @@ def series(db: Database, names: Sequence[str] | None) -> dict[int, str]:
     return {number: name for number, name in found if names is None or name in names}
 
 
+def ends(db: Database, study: str, series: Iterable[int]) -> Iterator[Rows]:
+    """Yield the ends of the curves of a study's runs of every role, in no order.
+
+    Returns:
+        Number of the series, run, number of points, which is 3 for more, and last step.
+    """
+    sql = f"""
+        SELECT series, run,
+               (SELECT count(*) FROM (
+                   SELECT 1 FROM metric WHERE run_id = run AND series_id = series LIMIT 3
+               )) AS points, last
+        FROM (
+            SELECT s.value AS series, run,
+                   (SELECT max(step) FROM metric WHERE run_id = run AND series_id = s.value)
+                       AS last
+            FROM ({_RUNS}) CROSS JOIN json_each(:series) s
+        ) WHERE last IS NOT NULL
+    """
+    return _parts(db, sql, study=study, role=None, series=_listed(series), runs=None)
+
+
 def points(
     db: Database,
     study: str,
@@ -164,7 +190,7 @@ def points(
             steps, its first and last among them; None for all.
         runs: Numbers of the runs; None for all.
     """
-    named = {"series": _listed(series), "points": most or -1, "runs": _listed(runs)}
+    named: dict[str, Any] = {"series": _listed(series), "points": most or -1, "runs": _listed(runs)}
     return _parts(db, _POINTS, study=study, role=role, **named)
 
 
@@ -177,11 +203,7 @@ _POINTS = f"""
                    SELECT 1 FROM metric WHERE run_id = run AND series_id = s.value
                    LIMIT 1 OFFSET :points
                ) AS long
-        FROM (
-            SELECT DISTINCT m.run_id AS run
-            FROM study t JOIN cell c ON c.study_id = t.id JOIN member m ON m.cell_id = c.id
-            WHERE t.name = :study AND c.active AND {_OF_ROLE} AND {_OF_RUNS}
-        ) CROSS JOIN json_each(:series) s
+        FROM ({_RUNS}) CROSS JOIN json_each(:series) s
     ),
     span AS (
         SELECT run, c.series_id,
@@ -212,6 +234,7 @@ _POINTS = f"""
 """
 
 VALUES = 200_000  # that are read at once: all of a large study, as Python objects, take gigabytes
+LONG = 10_000  # the same, where they are texts of a kilobyte
 
 
 def _listed(numbers: Iterable[int] | None) -> str | None:
@@ -219,13 +242,13 @@ def _listed(numbers: Iterable[int] | None) -> str | None:
     return None if numbers is None else json.dumps(list(numbers))
 
 
-def _parts(db: Database, sql: str, **values: Any) -> Iterator[Rows]:
-    """Yield the answer to one SELECT in parts of about `VALUES` values; one if it is empty."""
+def _parts(db: Database, sql: str, most: int | None = None, **values: Any) -> Iterator[Rows]:
+    """Yield the answer to one SELECT in parts of about `VALUES` or `most` values; one if empty."""
     with db.read() as connection:
         cursor = connection.connection.cursor()
         cursor.execute(sql, values)
         columns = [column[0] for column in cursor.description]
-        size = max(1, VALUES // len(columns))
+        size = max(1, (most or VALUES) // len(columns))
         yield Rows(columns, list(cursor.fetchmany(size)))
         while part := cursor.fetchmany(size):
             yield Rows(columns, list(part))
