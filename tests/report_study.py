@@ -49,6 +49,15 @@ class Outcome:
     device: str = "cpu"
 
 
+def column(coded: Any) -> list[Any]:
+    """The values of a column of an exploration, see `ablate.report.explore`."""
+    if isinstance(coded, list):
+        return coded
+    if "add" in coded:
+        return list(itertools.accumulate(column(coded["add"])))
+    return [coded["of"][at] for at in coded["at"]]
+
+
 Levels = dict[str, str]
 
 

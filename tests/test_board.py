@@ -23,7 +23,7 @@ import report_study
 from board_pages import Pages, begin, finish
 from cli_helpers import ROOT, Run, refused
 from launch_helpers import small_plan, wait_for
-from report_study import Outcome
+from report_study import Outcome, column
 from store_plans import claim_next, plan_of, trained
 
 from ablate import report, store
@@ -157,9 +157,8 @@ def of_report(db: Database) -> tuple[dict[str, Any], dict[str, Any]]:
     table.pop("thinned")
     curves = {}
     for one in table.pop("series"):
-        at = one["at"]
-        places = at if isinstance(at, list) else [at["of"][place] for place in at["at"]]
-        each = zip(one["run"], places, one["values"], strict=True)
+        places = column(one["at"])
+        each = zip(column(one["run"]), places, one["values"], strict=True)
         curves[one["name"]] = {run: (one["steps"][place], values) for run, place, values in each}
     return table, curves
 
@@ -169,7 +168,8 @@ def test_it_grows_as_journals_are_ingested(db: Database, pages: Pages) -> None:
     study_id = register.register(db, SMALL)
     page: dict[str, Any] = {}
     known_to(page, pages.growth(0))
-    assert page["table"]["runs"]["run"] == [1, 2, 3, 4] and not page.get("curves", {}).get("loss")
+    numbers = column(page["table"]["runs"]["run"])
+    assert numbers == [1, 2, 3, 4] and not page.get("curves", {}).get("loss")
     assert pages.growth(page["revision"]) is None
     with owners.Owner.here(db) as owner:
         first, second, third, _ = claim_next(db, study_id, owner, 4)
@@ -341,7 +341,7 @@ def test_a_study_that_was_forgotten_and_made_again_is_sent_as_a_whole(
     answer = pages.growth(page["revision"])
     assert answer and answer["whole"]
     known_to(page, answer)
-    assert len(page["table"]["runs"]["run"]) == 2 and not page["curves"].get("loss")
+    assert len(column(page["table"]["runs"]["run"])) == 2 and not page["curves"].get("loss")
 
 
 # a report in no time: its words, and a file that it links to

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import Browser, Page
-from report_study import NAN, Outcome, study, svg_only  # noqa: F401
+from report_study import NAN, Outcome, column, study, svg_only  # noqa: F401
 
 from ablate import report, store, units
 from ablate.report import appendix, bundle, explore, pictures, plots, tables
@@ -134,17 +134,14 @@ def drawer(page: Page) -> str:
 # -- the data --------------------------------------------------------------------------------------
 
 
-def column(coded: Any) -> list[Any]:
-    return coded if isinstance(coded, list) else [coded["of"][at] for at in coded["at"]]
-
-
 def test_an_exploration_has_every_run_with_its_curve(studied: SimpleNamespace) -> None:
     found = json.loads(json.dumps(studied.found, allow_nan=False))
     runs = found["runs"]
-    assert len(runs["run"]) == 4 * 2 * (SEEDS + 2)
+    numbers = column(runs["run"])
+    assert len(numbers) == 4 * 2 * (SEEDS + 2)
     (loss,) = found["series"]
     curves = dict(
-        zip(loss["run"], zip(column(loss["at"]), loss["values"], strict=True), strict=True)
+        zip(column(loss["run"]), zip(column(loss["at"]), loss["values"], strict=True), strict=True)
     )
     for (topology, layers, seed), run in studied.numbers.items():
         if topology == "concat" and seed > 0:
@@ -155,7 +152,7 @@ def test_an_exploration_has_every_run_with_its_curve(studied: SimpleNamespace) -
         assert values == pytest.approx(expected, rel=5e-4)
     diverged = curves[studied.numbers["concat", "12", 1]]
     assert diverged[1][-1] is None  # NaN is no JSON
-    at = runs["run"].index(studied.numbers["parallel", "4", 2])
+    at = numbers.index(studied.numbers["parallel", "4", 2])
     assert runs["metric"][at] == pytest.approx(value("parallel", "4", 2, 500), rel=5e-4)
     cells = found["cells"]
     assert cells["label"][runs["cell"][at]] == "topology=parallel, n_layer=4"
@@ -174,11 +171,24 @@ def test_curves_are_thinned_to_fit_and_the_page_says_so(
     monkeypatch.setattr(explore, "NUMBERS", 30)
     found = explore.exploration(studied.data)
     (loss,) = found["series"]
-    assert 10 >= len(loss["run"]) >= 7
+    assert 10 >= len(column(loss["run"])) >= 7
     kept = [loss["steps"][at] for at in column(loss["at"])]
     assert all(len(steps) <= 3 for steps in kept)
     assert [100, 300, 500] in kept
     assert len(found["thinned"]) == 3
+
+
+def test_the_metric_of_very_many_runs_has_fewer_digits_and_the_page_says_so(
+    studied: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explore, "EXACT", 5)
+    found = explore.exploration(studied.data)
+    decimals = studied.data.places + 3
+    exact = studied.found["runs"]["metric"]
+    assert None in exact
+    assert found["runs"]["metric"] == [one and round(one, decimals) for one in exact] != exact
+    assert any(f"{decimals} decimals" in note for note in found["thinned"])
+    assert not any("decimals" in note for note in studied.found["thinned"])
 
 
 def test_curves_of_tuning_runs_are_those_that_compared_runs_have(tmp_path: Path) -> None:
@@ -238,7 +248,7 @@ def test_attempts_that_failed_have_the_end_of_what_their_script_printed(
     log.write_text("".join(f"step {n} of /home/someone/run\n" for n in range(1000)))
     try:
         attempts = explore.exploration(studied.data)["attempts"]
-        printed = dict(zip(attempts["run"], column(attempts["log"]), strict=True))
+        printed = dict(zip(column(attempts["run"]), column(attempts["log"]), strict=True))
         lines = printed.pop(failed).splitlines()
         assert lines == [f"step {n} of ~/run" for n in range(980, 1000)]
         assert set(printed.values()) == {None}
@@ -323,7 +333,7 @@ def test_the_table_of_runs_has_the_digits_of_the_page(
     chromium: Browser, studied: SimpleNamespace
 ) -> None:
     runs, places = studied.found["runs"], studied.found["metric"]["places"]
-    exact = dict(zip(runs["run"], runs["metric"], strict=True))
+    exact = dict(zip(column(runs["run"]), runs["metric"], strict=True))
     with chromium.page(studied.page) as page:
         ready(page)
         rows = page.value(
@@ -588,7 +598,7 @@ def test_a_line_that_the_axis_shows_is_not_named_as_beyond_it(
     far = {("no-skip", "12", 0): 1.3, ("parallel", "12", 0): 9.0}  # the first is within the axis
     for of, run in studied.numbers.items():
         if of[1] == "12":
-            at = loss["run"].index(run)
+            at = column(loss["run"]).index(run)
             curve = [2.0, 2.0, 1.5, 1.2, far.get(of, 1.0 + 0.01 * of[2])]
             loss["values"][at] = curve[: len(loss["values"][at])]
     tab.value(f"ablateExplore.update({json.dumps(newer)})")

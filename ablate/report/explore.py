@@ -2,7 +2,8 @@
 
 `exploration` is read by templates/explore.js alone, in a report and on the board. A column is a
 list with a value for each row; a column of few values is {"of": the values, "at": the place of each
-row's value among them}.
+row's value among them}; a column of whole numbers with few distances is {"add": the column of their
+distances, the first from 0}.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from ablate.store.location import DEFAULT
 NUMBERS = 120_000  # values of all curves: 0.8 MB of JSON
 FEWEST, MOST = 12, 200  # points of a curve
 DIGITS = 4  # significant ones, of a value of a curve or a cost
+EXACT = 20_000  # runs whose metric has all its digits
+MORE = 3  # decimals that the metric of more runs has beyond those that are shown
 LARGE = 1e30  # a smaller integer has all digits, for the page to round it as tables do
 LINES = 20  # of an error or a log: its last ones
 WIDTH = 300  # characters of a line of these
@@ -58,8 +61,13 @@ def exploration(data: ReportData) -> dict[str, Any]:
     ends = results.ends(data.study.name, data.series, data.db)
     known = ends[ends["points"] > 1]
     curves, notes = _series(data, known)
-    per_step = _tokens_per_step(data, known)
-    return {**without_curves(data, per_step), "series": curves, "thinned": notes}
+    table = without_curves(data, _tokens_per_step(data, known))
+    if len(data.runs) > EXACT:
+        decimals = data.places + MORE
+        metric = table["runs"]["metric"]
+        table["runs"]["metric"] = [value and round(value, decimals) for value in metric]
+        notes.append(f"The {data.labels.phrase} of each run has {decimals} decimals here.")
+    return {**table, "series": curves, "thinned": notes}
 
 
 def without_curves(data: ReportData, per_step: Mapping[int, float]) -> dict[str, Any]:
@@ -141,7 +149,7 @@ def _runs(
         for run, tokens in zip(runs["run"], _floats(runs["tokens"]), strict=True)
     ]
     return {
-        "run": [int(run) for run in runs["run"]],
+        "run": _rising(runs["run"]),
         "cell": [place[cell] for cell in runs["cell"]],
         "seed": _coded([int(seed) for seed in runs["seed"]]),
         "role": _coded(list(runs["role"])),
@@ -188,7 +196,7 @@ def _attempts(data: ReportData) -> dict[str, Any]:
         for one, dirty in zip(frame["commit"], frame["dirty"], strict=True)
     ]
     return {
-        "run": [int(run) for run in frame["run"]],
+        "run": _rising(frame["run"]),
         "n": _coded([int(n) for n in frame["n"]]),
         "status": _coded(list(frame["status"])),
         "started": _coded([_text(one and str(one)[:16]) for one in frame["started"]]),
@@ -304,7 +312,8 @@ def _curves(frame: pd.DataFrame, points: int) -> dict[str, Any]:
         runs.append(int(run))
         at.append(grids.setdefault(steps, len(grids)))
         values.append(found)
-    return {"steps": list(map(list, grids)), "run": runs, "at": _coded(at), "values": values}
+    steps = list(map(list, grids))
+    return {"steps": steps, "run": _rising(runs), "at": _coded(at), "values": values}
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -344,6 +353,12 @@ def _coded(values: Sequence[Any]) -> Any:
         return list(values)
     places = {value: index for index, value in enumerate(of)}
     return {"of": of, "at": [places[value] for value in values]}
+
+
+def _rising(values: Sequence[int] | pd.Series) -> Any:
+    """Return a column of whole numbers, by the distances between them if these are few."""
+    distances = _coded(np.diff(values, prepend=0).tolist())
+    return list(map(int, values)) if isinstance(distances, list) else {"add": distances}
 
 
 def _safe(value: Any) -> Any:

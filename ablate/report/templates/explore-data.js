@@ -2,7 +2,10 @@
 const OF_RUN = ["run", "cell", "seed", "role", "status", "attempts", "metric", "seconds", "steps", "tokens", "flops", "params", "diverged_at", "config"];
 const OF_ATTEMPT = ["run", "n", "status", "started", "seconds", "device", "host", "commit", "versions", "note", "error", "log"];
 function column(coded) {
-  return Array.isArray(coded) ? coded : coded.at.map((place) => coded.of[place]);
+  if (Array.isArray(coded)) return coded;
+  if (!coded.add) return coded.at.map((place) => coded.of[place]);
+  let sum = 0;
+  return column(coded.add).map((distance) => (sum += distance));
 }
 function rows(columns, names) {
   const lists = names.map((name) => column(columns[name]));
