@@ -326,6 +326,24 @@ def test_figures_of_too_many_marks_become_images(tmp_path: Path) -> None:
     assert sum(map(len, some.values())) <= 12_000
 
 
+def test_tables_are_cut_where_the_page_would_be_too_large(
+    studied: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(FigureSet, "draw", draw_little)
+    monkeypatch.setattr(report, "SHORTER", 7)
+    whole = studied.page.read_text(encoding="utf-8")
+    monkeypatch.setattr(pictures, "PAGE", len(whole) - 1)
+    page = report.write(studied.data, tmp_path / "report")
+    text = page.read_text(encoding="utf-8")
+    runs = 4 * 2 * (SEEDS + 2)
+    rows = [
+        one.split('id="table-runs"')[1].split("</table>")[0].count("<tr>") for one in (whole, text)
+    ]
+    assert rows == [1 + runs, 1 + 7]
+    assert f"The first 7 of {runs} rows are here" in text and "rows are here" not in whole
+    assert (page.parent / "tables" / "runs.csv").read_text(encoding="utf-8").count("\n") == 1 + runs
+
+
 # -- the page --------------------------------------------------------------------------------------
 
 

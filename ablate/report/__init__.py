@@ -59,7 +59,9 @@ __all__ = ["ReportData", "answer", "figures_of", "gather", "index", "lead", "wri
 
 PAGE = "report.html"
 SVG = ("svg",)
-LONGEST = 1_500  # rows of a table of the page, which has to open from a mail; its files have all
+# rows of a table of the page, which has to open from a mail, and where it would be too large with
+# figures as images; the files have all
+LONGEST, SHORTER = 1_500, 200
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # acts on the terminal that shows a file
 
 
@@ -118,9 +120,13 @@ def write(data: ReportData, out: Path, kinds: Sequence[str] = SVG) -> Path:
         "bundle": bundle.packed(bundle.script()),
         "exploration": bundle.packed(explore.as_json(data)),
     }
-    page = _templates(True).get_template("report.html.j2").render(content)
     drawn = [figure for section in (effects, *sections) for figure in section.figures]
-    _save(out / PAGE, pictures.with_figures(page, drawn))
+    template = _templates(True).get_template("report.html.j2")
+    for longest in (LONGEST, SHORTER):
+        page = pictures.with_figures(template.render(content, longest=longest), drawn)
+        if len(page) <= pictures.PAGE:
+            break
+    _save(out / PAGE, page)
     return out / PAGE
 
 
@@ -323,7 +329,6 @@ def _templates(escape: bool) -> jinja2.Environment:
     environment.globals |= {
         "shown": shown,
         "sort_key": _sort_key,
-        "longest": LONGEST,
         "place": pictures.place,
         "version": __version__,
     }

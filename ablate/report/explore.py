@@ -312,8 +312,8 @@ def _curves(frame: pd.DataFrame, points: int) -> dict[str, Any]:
         runs.append(int(run))
         at.append(grids.setdefault(steps, len(grids)))
         values.append(found)
-    steps = list(map(list, grids))
-    return {"steps": steps, "run": _rising(runs), "at": _coded(at), "values": values}
+    shared = list(map(list, grids))
+    return {"steps": shared, "run": _rising(runs), "at": _coded(at), "values": values}
 
 
 # -- values ----------------------------------------------------------------------------------------

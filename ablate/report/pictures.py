@@ -13,7 +13,7 @@ from ablate.report.document import Figure
 
 PAGE = 2_900_000  # characters of a page, which has to stay below 3 MB
 SCALE = 1.5  # pixels of an image for each of a screen
-COLORS = 32  # of an image
+COLORS = 128  # of an image; with 32 arms have colours of others in the legend
 
 
 def with_figures(page: str, figures: Sequence[Figure]) -> str:
