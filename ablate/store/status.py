@@ -129,11 +129,14 @@ def same_seeds(db: Database, study: str) -> list[SameSeeds]:
     Curves of one point are the same only if those of all seeds are: such numbers, as an accuracy
     on few examples, may be equal by chance.
     """
-    chosen = (
+    compared = (
         " FROM study s JOIN cell c ON c.study_id = s.id JOIN member m ON m.cell_id = c.id AND"
-        " m.role = 'compare' JOIN run r ON r.id = m.run_id WHERE s.name = :study AND c.active AND"
-        " r.status = 'complete' AND r.kind NOT IN ('transformer', 'finetune')"
+        " m.role = 'compare' JOIN run r ON r.id = m.run_id WHERE s.name = :study AND c.active"
     )
+    kinds = selected(db, f"SELECT r.kind AS kind{compared} LIMIT 1", study=study)
+    if not kinds or kinds[0].kind in ("transformer", "finetune"):  # that of all compared runs
+        return []
+    chosen = f"{compared} AND r.status = 'complete'"
     runs = selected(
         db,
         "SELECT c.label AS cell, r.seed AS seed, s.metric AS metric, r.id AS run"
