@@ -178,6 +178,19 @@ def test_curves_are_thinned_to_fit_and_the_page_says_so(
     assert len(found["thinned"]) == 3
 
 
+def test_curves_of_few_runs_are_of_every_cell(
+    studied: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explore, "FEWEST", 3)
+    monkeypatch.setattr(explore, "NUMBERS", 3 * 4 * 2)
+    (loss,) = explore.exploration(studied.data)["series"]
+    levels = {run: (topology, layers) for (topology, layers, _), run in studied.numbers.items()}
+    seeds = {run: seed for (_, _, seed), run in studied.numbers.items()}
+    kept = column(loss["run"])
+    assert sorted(levels[run] for run in kept) == sorted(set(levels.values()))
+    assert {seeds[run] for run in kept} == {0}, "with their pairs"
+
+
 def test_the_metric_of_very_many_runs_has_fewer_digits_and_the_page_says_so(
     studied: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

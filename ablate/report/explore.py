@@ -245,7 +245,7 @@ def _series(data: ReportData, known: pd.DataFrame) -> tuple[list[dict[str, Any]]
     notes, kept, count = [], runs, int(compared.sum())
     points = points_of(count)
     if count * points > NUMBERS:
-        kept = runs[:: math.ceil(count * points / NUMBERS)]
+        kept = _of_each_cell(data, runs, len(runs) * NUMBERS // (count * points))
         notes.append(f"Curves of {len(kept):,} of {plural(len(runs), 'run')} are here.")
     frame = _read(data, names, kept, POINTS)
     sizes = frame.groupby(["series", "run"], observed=True).size()
@@ -261,6 +261,15 @@ def _series(data: ReportData, known: pd.DataFrame) -> tuple[list[dict[str, Any]]
         {"name": name, "label": labels[str(name)], **_curves(part, points)}
         for name, part in frame.groupby("series", observed=True)
     ], notes
+
+
+def _of_each_cell(data: ReportData, runs: np.ndarray, most: int) -> np.ndarray:
+    """Return so many of these compared runs: the first seeds of every cell, to be paired."""
+    of = data.compared.loc[data.compared["run"].isin(runs), ["run", "cell", "seed"]]
+    of = of.drop_duplicates("run").sort_values("seed", kind="stable")
+    turn = of.groupby("cell").cumcount()
+    chosen: np.ndarray = np.sort(of["run"].to_numpy()[np.argsort(turn, kind="stable")[:most]])
+    return chosen
 
 
 def _read(data: ReportData, series: Iterable[str], runs: np.ndarray, points: int) -> pd.DataFrame:
