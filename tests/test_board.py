@@ -163,6 +163,24 @@ def of_report(db: Database) -> tuple[dict[str, Any], dict[str, Any]]:
     return table, curves
 
 
+def test_curves_of_few_runs_are_of_every_cell(
+    db: Database, pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(seeds=range(8))
+    register.register(db, plan)
+    trained(db, plan)
+    monkeypatch.setattr(explore, "NUMBERS", 8 * 2 * explore.FEWEST)  # those of half the curves
+    page: dict[str, Any] = {}
+    known_to(page, pages.growth(0))
+    kept = page["curves"]["loss"]
+    runs = page["table"]["runs"]
+    cells = [
+        cell for run, cell in zip(column(runs["run"]), runs["cell"], strict=True) if run in kept
+    ]
+    assert len(cells) < 12
+    assert set(cells) == {0, 1}
+
+
 def test_it_grows_as_journals_are_ingested(db: Database, pages: Pages) -> None:
     assert "no study" in pages.ask("/")[2]
     study_id = register.register(db, SMALL)

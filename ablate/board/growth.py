@@ -16,6 +16,8 @@ from ablate.report import explore, gather
 from ablate.store import Database, live, rows
 from ablate.store.live import Mark
 
+# a share of all numbers, in no step with the number of cells: runs are numbered seed by seed
+SPAN, SCATTER = 1 << 32, 0x9E3779B1  # Knuth's multiplicative hash
 PAUSE = 10  # times the processor time of making the table pass before it is made again
 
 
@@ -116,7 +118,7 @@ class Growth:
         """Read the curves of runs again; `of` is the number of all."""
         most = explore.points_of(of * len(self._labels))
         stride = math.ceil(of * len(self._labels) * most / explore.NUMBERS)
-        runs = [run for run in runs if run % stride == 0]
+        runs = [run for run in runs if run * SCATTER % SPAN < SPAN // stride]
         found = results.read_points(db, self.study, list(self._labels), None, explore.MOST, runs)
         points = {
             key: (part["step"].to_numpy(), part["value"].to_numpy())
