@@ -1,18 +1,23 @@
 """Corpora and tokenizers: from the name of a text to its training and held-out tokens. No torch."""
 
-from ablate.text.tokens import (
-    Tokens,
-    byte_coverage,
-    check,
-    content,
-    counted,
-    encoder,
-    load,
-    n_train,
-    of,
-    share_read,
-    shipped,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ablate.text.tokens import (
+        Tokens,
+        byte_coverage,
+        check,
+        content,
+        counted,
+        encoder,
+        load,
+        n_train,
+        of,
+        share_read,
+        shipped,
+    )
 
 __all__ = [
     "Tokens",
@@ -27,3 +32,12 @@ __all__ = [
     "share_read",
     "shipped",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what a text is made of on first use: a study file is read without numpy."""
+    if name not in __all__:
+        raise AttributeError(name)
+    from ablate.text import tokens
+
+    return getattr(tokens, name)
