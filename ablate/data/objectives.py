@@ -250,17 +250,26 @@ def choose(order: Tensor, starts: Tensor | None, ratios: Tensor) -> Tensor:
     return (from_rank + to_rank < 2 * counts) | (from_rank == 0)
 
 
-@torch.library.custom_op("ablate::rank", mutates_args=())
 def rank(values: Tensor) -> Tensor:
     """Return each value's rank along the last axis; of equal values the first comes first.
 
-    An operator of its own, which a compiled step calls as it is: Inductor's own sorting networks
-    take minutes to compile.
+    A compiled step calls an operator of its own: Inductor's own sorting networks take minutes to
+    compile. Elsewhere its first call would import torch's compiler, which takes a second.
     """
+    if torch.compiler.is_compiling():
+        ranks: Tensor = _rank(values)
+        return ranks
+    return _ranks(values)
+
+
+def _ranks(values: Tensor) -> Tensor:
     return values.argsort(stable=True).argsort(-1).contiguous()
 
 
-@rank.register_fake
+_rank = torch.library.custom_op("ablate::rank", _ranks, mutates_args=())
+
+
+@_rank.register_fake
 def _(values: Tensor) -> Tensor:
     return values.new_empty(values.shape, dtype=torch.int64)
 
