@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from ablate.errors import AblateError
 from ablate.kinds.transformer import run_of
 from ablate.model.encoder_decoder import EncoderDecoder
 from ablate.model.recurrent import Recurrent
+from ablate.plan import plan
+from ablate.study import parse
 from ablate.train.step import Step
 
 WIDTH, HEADS, HIDDEN, VOCABULARY, LAYERS = 32, 4, 48, 50, 2
@@ -506,3 +509,29 @@ def test_equal_architectures_have_one_key_and_others_do_not() -> None:
     of = dict(zip((*open_to, *fixed), keys, strict=True))
     assert of["encoder-decoder", "rnn", "full"] == of["rnn-cross-attention", "rnn", "full"]
     assert len(set(keys)) == 8
+
+
+def test_cells_are_a_factor_wherever_an_architecture_has_a_recurrence() -> None:
+    """Each level of both factors is a cell of its own; without a recurrence there is one."""
+    names = CATALOGUE["architecture"].names
+    recurrent = [name for name in names if name.startswith("rnn-")]
+    study = f"""
+name = "cells"
+question = "?"
+design = "grid"
+seeds = 2
+[base]
+corpus = "cmudict"
+objective = "pairs"
+n_layer = 1
+d_model = 16
+n_head = 2
+n_ctx = 64
+tokens = 10000
+[factors]
+rnn_cell = ["gru", "lstm"]
+architecture = {[*recurrent, "encoder-decoder"]}
+"""
+    cells = plan(parse(study, Path("cells.toml"))).cells
+    assert len(recurrent) == 4 and len(cells) == 2 * 4 + 1
+    assert len({run_of(cell.config).key for cell in cells}) == len(cells)

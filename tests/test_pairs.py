@@ -207,6 +207,10 @@ def test_two_columns_of_a_table_are_pairs(tmp_path: Path, ending: str) -> None:
     assert read.rows == ""  # no advice to read rows as lines of running text
     with pytest.raises(AblateError, match="'wrod'"):
         _documents(path, pairs=("wrod", "said"))
+    if ending == ".tsv":
+        path.write_text(path.read_text() + "\t0\tlonely\n")
+        with pytest.raises(AblateError, match="row 61 of the table has no text in 'said'"):
+            _documents(path, pairs=("word", "said"))
 
 
 def test_inflections_of_a_word_are_on_one_side() -> None:

@@ -108,6 +108,13 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
         },
         r"line \d+: mask_ratio decides what metric 'loss' measures, which cannot choose it",
     ),
+    ({}, {"metric": "task_loss"}, r"line 5: metric 'task_loss' .*fine-tuned runs.*\[finetune\]"),
+    ({}, {"metric": "forgetting"}, r"metric 'forgetting' .*fine-tuned runs"),
+    (
+        {},
+        {"evaluation": TUNED + 'metric = "task_loss"'},
+        r"line \d\d: metric 'task_loss' .*fine-tuned runs",
+    ),
     (TOKENS, {"metric": "bits_per_byte"}, r"line 5: .*'bits_per_byte' .*: .*tokenizer.json"),
     (
         TOKENS | MASKED,

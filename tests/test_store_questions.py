@@ -154,7 +154,7 @@ def test_learning_rates(db: Database) -> None:
     curve = [
         row for row in ask(db, "lr-curve", "wiring") if row["cell"] == "topology=serial, n_layer=2"
     ]
-    assert [(row["lr"], row["runs"], row["diverged"], row["metric"]) for row in curve] == [
+    assert [(row["tuned"], row["runs"], row["diverged"], row["metric"]) for row in curve] == [
         (1e-3, 1, 0, pytest.approx(3.001)),
         (1e-2, 1, 1, None),
     ]

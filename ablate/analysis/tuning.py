@@ -132,7 +132,8 @@ def changes(data: StudyData, tuned: Sequence[records.Tuning]) -> Iterator[record
                 shared_lr=shared,
                 lr=one.lr,
                 at_shared=curves[cell][shared],
-                at_own=one.outcome,
+                # one rate for both changes nothing; a mean and a curve would differ
+                at_own=curves[cell][shared] if one.lr == shared else one.outcome,
             )
 
 

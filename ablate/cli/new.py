@@ -226,6 +226,7 @@ def _script() -> dict[str, Any]:
 
 def _command(raw: dict[str, Any], command: str | None, keys: Sequence[str], folder: Path) -> None:
     """Set [command]; options for the fields and the seed are added where it lacks them."""
+    from ablate.study.model import TUNE_KEYS
     from ablate.study.template import placeholders, words
     from ablate.study.write import value
 
@@ -234,7 +235,7 @@ def _command(raw: dict[str, Any], command: str | None, keys: Sequence[str], fold
         used = placeholders(words(command))
         fields = [*raw.get("base", {}), *raw["factors"]]
         if tune := raw.get("tune"):
-            fields += [key for key in tune if key not in ("points", "seeds", "per")]
+            fields += [key for key in tune if key not in TUNE_KEYS]
         missing = [] if "fields" in used else [f for f in (*fields, "seed") if f not in used]
         missing = [name for name in missing if name != "revision"]
         table["run"] = " ".join([command, *(f"--{name}={{{name}}}" for name in missing)])

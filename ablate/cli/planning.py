@@ -674,8 +674,11 @@ def _resolution(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
     unit = "" if plan.study.command else metrics.unit(plan.study.metric)
 
     def amount(effect: float, counted: str = "") -> str:
-        size = f"{effect * noise.sd:.2g} {unit}".strip() if noise else ""
-        return f"{effect:.2g}{counted}" + (f" ({size})" if size else "")
+        size = f"{two_digits(effect * noise.sd)} {unit}".strip() if noise else ""
+        return f"{two_digits(effect)}{counted}" + (f" ({size})" if size else "")
+
+    def two_digits(value: float) -> str:
+        return f"{value:.2g}" if value < 100 else f"{value:.0f}"
 
     yield (
         (

@@ -207,7 +207,12 @@ _ROWS = (
         "attention",
         "Cell of recurrent layers.",
         choice=True,
-        needs={"mixer": ("rnn", "rnn-attention"), "architecture": ("rnn-encoder",)},
+        needs={
+            "mixer": ("rnn", "rnn-attention"),
+            "architecture": (
+                *("rnn-seq2seq", "rnn-cross-attention", "rnn-self-attention", "rnn-encoder"),
+            ),
+        },
     ),
     Factor("attention", "attention", "Positions that a position may attend to.", choice=True),
     Factor(

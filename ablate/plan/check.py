@@ -267,6 +267,8 @@ def _lacks(study: Study, cell: Cell, text: str) -> Iterator[str]:
     """Yield why a metric is not measured in a cell."""
     metric, at = metrics.parse(text)
     config, objective = cell.config, cell.config.part("objective")
+    if metric.task and cell.run.kind != "finetune":
+        yield "it is of fine-tuned runs, and the study has no table [finetune]"
     if metric.name in ("probe_loss", "probe_accuracy", "pseudo_perplexity") and not objective.masks:
         yield "its objective is not 'masked'"
     if metric.name.startswith("corrupted_") and not objective.corrupts:
@@ -300,7 +302,7 @@ def _incomparable(
     for contrast in compared:
         one, other = by_label[contrast.cell].config, by_label[contrast.baseline].config
         for field in _measured_with(study.metric):
-            if getattr(one, field) != getattr(other, field):
+            if getattr(one, field, None) != getattr(other, field, None):
                 varied = field.removesuffix("_hash")
                 yield (
                     f"{location}: metric {study.metric!r} cannot be compared where {varied} varies"

@@ -265,7 +265,7 @@ def _tuning(data: ReportData) -> list[str]:
     return [
         f"{sentence(data.tuned.values)} were tuned on seeds that are not compared: first {one}s"
         f" evenly spaced on a log scale, then further steps while the best {one} was at the edge,"
-        f" then {one}s around the best. The {one} is the minimum of a curve over the log {one} that"
+        f" then {one}s around the best. The {one} is the best on a curve over the log {one} that"
         f" was fitted to the {data.decided_labels.phrase} of the runs of all tuning seeds, away"
         f" from {one}s at which runs diverge. {_of_choice(data, one)} is part of the standard error"
         f" of every contrast whose arms have {one}s of their own (Welch 1947); the effect is that"

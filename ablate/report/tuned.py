@@ -123,7 +123,7 @@ def rates(data: ReportData) -> Table:
     return Table(
         "rates",
         f"The {data.tuned.name} of each group:"
-        f" the minimum of a curve over the log {short}, fitted to"
+        f" the best one on a curve over the log {short}, fitted to"
         f" {data.decided_labels.axis} on seeds that are not compared, before any compared run used"
         f" it. Error: the standard error that this choice adds to the group's {data.labels.phrase}."
         " Sensitivity: the"

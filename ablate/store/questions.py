@@ -168,15 +168,18 @@ ORDER BY min(place), tokens"""),
     ),
     Question(
         "lr-curve",
-        "The study's metric at each learning rate tried for each cell, and how many runs diverged."
-        " Another metric may have decided: see best-lr.",
+        "The study's metric at each learning rate tried for each cell, or value of what else is"
+        " tuned, and how many runs diverged. Another metric may have decided: see best-lr.",
         _in_order(
             """\
-SELECT cell, lr, count(*) AS runs, sum(status = 'diverged') AS diverged, avg(metric) AS metric
-FROM all_runs JOIN places USING (cell)
-WHERE study = :study AND role = 'tune' AND status IN ('complete', 'diverged')
-GROUP BY cell, lr
-ORDER BY min(place), lr""",
+SELECT cell, run.fields ->> (SELECT coalesce(max(decision.name), 'lr')
+                             FROM decision JOIN study ON study.id = study_id
+                             WHERE study.name = :study AND decision.name <> 'seeds') AS tuned,
+       count(*) AS runs, sum(all_runs.status = 'diverged') AS diverged, avg(metric) AS metric
+FROM all_runs JOIN places USING (cell) JOIN run ON run.id = all_runs.run
+WHERE study = :study AND role = 'tune' AND all_runs.status IN ('complete', 'diverged')
+GROUP BY cell, tuned
+ORDER BY min(place), tuned""",
             role="tune",
         ),
     ),

@@ -298,8 +298,15 @@ def _named_rows(
             format.rows(path, reading.model_copy(update={"field": name}), mended)
             for name in reading.pairs
         )
-        for row in zip(*columns, strict=True):
-            yield str(path), "\t".join(" ".join(text.split()) for text in row)
+        for number, row in enumerate(zip(*columns, strict=True), 1):
+            pair = [" ".join(text.split()) for text in row]
+            for name, text in zip(reading.pairs, pair, strict=True):
+                if not text:
+                    raise AblateError(
+                        f"{path}: row {number} of the table has no text in {name!r}; a pair needs"
+                        " a source and a target: remove the row"
+                    )
+            yield str(path), "\t".join(pair)
 
 
 def _are_lines(
