@@ -195,7 +195,7 @@ def main() -> None:
     parser.add_argument("runs", type=int, nargs="+")
     parser.add_argument("--devices", type=int, default=1000)
     parser.add_argument(
-        "--folder", type=Path, help="for databases and journals; temporary ones if not given"
+        "--folder", type=Path, help="for temporary databases and journals, such as on a fast disk"
     )
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

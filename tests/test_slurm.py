@@ -233,6 +233,8 @@ def test_cancel_ends_the_jobs_and_the_next_run_goes_on(
     assert not stubs.running() and not agents(path)
     assert rows(path, "SELECT status, count(*) FROM run GROUP BY status") == [("stopped", 3)]
     assert "2 wait" not in ablate("status", "--db", str(path))[1]
+    code, _, error = ablate("cancel", "stub", "--db", str(path))
+    assert (code, error) == (2, "ablate: study stub has no jobs in Slurm\n")
     assert begin(study, path).wait(60) == 0
     check_results(path, 3)
     assert rows(path, "SELECT max(resumed_step) > 0 FROM attempt") == [(1,)]
@@ -316,6 +318,15 @@ def test_jobs_that_never_begin_to_work_end_the_launcher(
     study = small_plan(tmp_path, [1e-3], steps=STEPS)
     with pytest.raises(AblateError, match=r"3 Slurm jobs ended before they began.*/no/python"):
         launch(study, path, executor=lambda: executor(path))
+    # and nothing is said to be queued or trained, as no Slurm job will do it
+    assert rows(path, "SELECT DISTINCT status FROM run") == [("stopped",)]
+    with store.open(str(path)) as db:
+        assert slurm.left(db, "stub") == ""
+
+
+def test_true_is_an_option_without_a_value() -> None:
+    found = changed(Slurm(), ["exclusive=true", "requeue", "gres=gpu:2"])
+    assert found.options == {"exclusive": True, "requeue": True, "gres": "gpu:2"}
 
 
 @pytest.mark.parametrize(

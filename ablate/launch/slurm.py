@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -372,10 +372,24 @@ class SlurmExecutor:
             log = self._spool.folder / "logs" / f"{agent}.out"
             lines = log.read_text(errors="replace").split("\n") if log.exists() else []
             last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
-            raise AblateError(
+            why = (
                 f"{FAILED_STARTS} Slurm jobs ended before they began to work ({state}): {last:.300}"
                 f" ({log})"
             )
+            self._withdraw(why)
+
+    def _withdraw(self, why: str) -> None:
+        """End the jobs that no Slurm job has taken, the last of them with the reason.
+
+        Raises:
+            AblateError: There is none, with the reason.
+        """
+        withdrawn = [handle for handle in self._spool.waiting() if self._spool.withdraw(handle)]
+        for handle in withdrawn:
+            self._end(Ended(handle, "stopped", "no Slurm job began to work on it"))
+        if not self._ended:
+            raise AblateError(why)
+        self._ended[-1] = replace(self._ended[-1], fatal=why)
 
     def _supply(self) -> None:
         """Submit Slurm jobs for the jobs that wait."""
@@ -547,11 +561,13 @@ def cancel(db: Database, study: str) -> None:
     if not spool.folder.exists():
         raise AblateError(f"study {study} has no jobs in Slurm")
     known = states(study)  # fails if there is no Slurm
+    agents = _agents(spool) | set(spool.taken().values())
+    agents |= {agent for agent, state in known.items() if state in LIVE}
+    if not agents and not spool.waiting() and not alive(_lock(spool)):
+        raise AblateError(f"study {study} has no jobs in Slurm")
     _cancelled(spool).touch()
     for handle in spool.waiting():
         spool.withdraw(handle)
-    agents = _agents(spool) | set(spool.taken().values())
-    agents |= {agent for agent, state in known.items() if state in LIVE}
     _end_agents(agents)
     until = time.monotonic() + ENDING
     while time.monotonic() < until and (

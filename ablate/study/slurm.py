@@ -66,7 +66,7 @@ def changed(slurm: Slurm, words: Sequence[str]) -> Slurm:
         elif key == "memory":
             memory = _bytes(value)
         else:
-            options[_option(key)] = value if given else True
+            options[_option(key)] = value if given and value != "true" else True
     return Slurm(max_jobs, memory, options)
 
 
