@@ -457,6 +457,8 @@ class WorkerPool:
         if how == "oom":
             self._next.pop("list", None)  # the shape's other runs get smaller packs
         last = self._scheduler.ended(job.pack, run, how)
+        if how == "dead" and not last:
+            error = f"{error}; it is tried again"
         self._display.ended(self._tally.end(claimed.run.key, done=last), how, error)
         if self._scheduler.stopped and self._deadline is None:
             self._stop()
