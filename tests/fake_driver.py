@@ -41,11 +41,18 @@ def make(folder: Path) -> str:
 
 
 SCRIPT = """
-import json, os, sys, time
+import json, os, pathlib, sys, time
 begun = time.time()
+here, gpu = pathlib.Path(sys.argv[1]).parent, os.environ['CUDA_VISIBLE_DEVICES']
+met = here / 'met'
+pathlib.Path(f'{sys.argv[1]}.{gpu}').touch()
+while SHARED and not met.exists() and time.time() < begun + 20:  # for another one on its GPU
+    if len(list(here.glob(f'*.{gpu}'))) > 1:
+        met.touch()
+    time.sleep(0.05)
 time.sleep(1)
 with open(sys.argv[1], 'w') as file:
-    json.dump([os.environ['CUDA_VISIBLE_DEVICES'], begun, time.time()], file)
+    json.dump([gpu, begun, time.time()], file)
 print('{"step": 1, "score": 1}')
 """
 STUDY = """
@@ -63,8 +70,11 @@ x = [1, 2]
 
 
 def study(folder: Path, gpus: str) -> str:
-    """A study of six runs that take a second each, and say in `folder` which GPUs they have."""
-    (folder / "train.py").write_text(SCRIPT)
+    """A study of six runs that take a second each, and say in `folder` which GPUs they have.
+
+    Where GPUs are shared, the first runs wait for another one on their GPU.
+    """
+    (folder / "train.py").write_text(SCRIPT.replace("SHARED", str(float(gpus) < 1)))
     return STUDY.format(folder=folder, gpus=gpus)
 
 
