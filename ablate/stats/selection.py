@@ -101,7 +101,7 @@ def fit(
     x = (logs - centre[..., None]) / step
     excess = np.where(whole, means - floor[..., None], 0.0)
     usable = _usable(x, excess, tried, whole, costs)
-    terms, root, df = _terms(x, costs, floor, usable, step, noise)
+    terms, root, df = _terms(x, costs, means, floor, usable, step, noise)
     places = np.where(usable, x, np.nan)
     low, high = np.nanmin(places, axis=-1), np.nanmax(places, axis=-1)
     beside = (tried & (x > high[..., None])).any(axis=-1)
@@ -124,14 +124,13 @@ def fit(
 def _terms(
     x: Floats,
     costs: Floats,
+    means: Floats,
     floor: Floats,
     usable: Bools,
     step: float,
     noise: tuple[float, int] | None,
 ) -> tuple[Floats, Floats, Floats]:
     """Coefficients of a curve at places x less `floor`, a root of their covariance, and df."""
-    with np.errstate(invalid="ignore"):
-        means = costs.mean(axis=-2)
     excess = np.where(np.isfinite(means), means - floor[..., None], 0.0)
     near = usable & (np.abs(x) < 1.05)
     sd, df = _noise(costs, near) if costs.shape[-2] > 1 else _noise_of_one(x, means, usable, noise)
@@ -365,7 +364,7 @@ def _outcome(
     hill = near.sum() > 2 and np.polyfit(x[near], means[near], 2)[0] < 0
     outcomes, means = (-outcomes, -means) if hill else (outcomes, means)
     level = means[np.where(usable, np.abs(x), np.inf).argmin()]
-    terms, root, df = _terms(x, outcomes, level, usable, curves.step, noise)
+    terms, root, df = _terms(x, outcomes, means, level, usable, curves.step, noise)
     at = curves.place(chosen)
     places = _places(curves, at)
     lowest = (_drawn(curves.terms, curves.root, seed=0) @ (places[:, None] ** TERMS).T).argmin(-1)

@@ -67,8 +67,10 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
             continue
         keys = _keys(study, tune, run)
         values = _by_rate(keys, db, deciding(study, run))
-        outcomes = _by_rate(keys, db, on_validation(study.metric, run))
-        values = {lr: each for lr, each in values.items() if lr in outcomes}
+        outcomes = values
+        if len(asked) > 1:
+            outcomes = _by_rate(keys, db, on_validation(study.metric, run))
+            values = {lr: each for lr, each in values.items() if lr in outcomes}
         if not values:
             continue  # the ladder is next
         result = search(tune, {lr: _costs(each, tune.goal) for lr, each in values.items()}.get)
