@@ -173,6 +173,25 @@ def test_of_two_arms_one_is_the_best_exactly_if_their_contrast_is_significant(
     assert (len(best.arms) == 1) is one.significant
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_no_arm_that_a_contrast_finds_worse_may_be_the_best(tmp_path: Path, sign: int) -> None:
+    """The largest p of three contrasts is 0.03: below Holm's limit and above 0.05/3."""
+    noise = np.array([-1.0, 0.0, 1.0, 0.0]) / 100
+    last = sign * stats.t.isf(0.03 / 2, 3) * noise.std(ddof=1) / 2
+
+    def loss(levels: dict[str, str], seed: int) -> Outcome:
+        name = levels["topology"]
+        shift = {"serial": 0.0, "no-skip": last + float(noise[seed])}
+        return Outcome(2.0 + shift.get(name, 0.5 + float(NOISE[name][seed])))
+
+    found = ablate.findings("topology", study(tmp_path, TOPOLOGY, loss, seeds=4))
+    (weakest,) = (one for one in found.of(Contrast) if one.level == "no-skip")
+    assert weakest.p_holm == pytest.approx(0.03)
+    assert weakest.verdict == ("worse" if sign > 0 else "better")
+    (best,) = found.of(records.Best)
+    assert best.arms == (("serial",) if sign > 0 else ("no-skip",))
+
+
 def test_the_luck_of_a_chosen_rate_counts_for_the_best_arms_too(tmp_path: Path) -> None:
     factors = {"topology": {name: {"topology": name} for name in LEVELS[:2]}}
 

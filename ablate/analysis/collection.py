@@ -126,7 +126,7 @@ def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
     tuned = list(tuning.rates(data))
     of_contrasts = list(contrasts.contrasts(data))
     tested = [one for one in of_contrasts if isinstance(one, Contrast)]
-    yield from strata.best(data, failed)
+    yield from strata.best(data, failed, tested)
     yield from of_contrasts
     yield from contrasts.successive(data)
     yield from contrasts.interactions(data)

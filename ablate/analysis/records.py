@@ -425,7 +425,7 @@ class Best(Finding):
     Attributes:
         arms: Names of the arms in the set, the lowest (goal min) mean first.
         means: Their means.
-        excluded: Arms that are significantly worse than the best.
+        excluded: Arms that are significantly worse than another arm.
         failed: Arms that cannot be in the set because runs of theirs failed, or learnt nothing.
         seeds: Seeds compared.
         exact: Whether nothing was trained or drawn, so that seeds change nothing: the order of the

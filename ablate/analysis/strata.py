@@ -19,7 +19,9 @@ from ablate.stats.pairs import noise_of
 from ablate.stats.values import Floats, Noise
 
 
-def best(data: StudyData, failed: frozenset[str]) -> Iterator[records.Best]:
+def best(
+    data: StudyData, failed: frozenset[str], contrasts: Sequence[records.Contrast]
+) -> Iterator[records.Best]:
     """Yield the arms of each stratum that are the best or not distinguishable from it.
 
     Only seeds that ended in every arm count, so that no mean of an unfinished study is over other
@@ -28,7 +30,14 @@ def best(data: StudyData, failed: frozenset[str]) -> Iterator[records.Best]:
     Args:
         data: The study.
         failed: Cells with failed runs.
+        contrasts: Of the study. Holm's correction may find an arm worse than the baseline that
+            comparisons with the best do not exclude; it is no candidate.
     """
+    worse = {
+        one.cell if one.verdict == "worse" else one.baseline
+        for one in contrasts
+        if one.verdict in ("better", "worse")
+    }
     for stratum in data.strata:
         if data.incomparable(stratum):
             continue
@@ -50,7 +59,7 @@ def best(data: StudyData, failed: frozenset[str]) -> Iterator[records.Best]:
             continue
         noise = partial(_noise, data, stratum, table)
         found = stats.best_arms(table.to_numpy(float), goal=goal, noise=noise)
-        chosen = [judged[position] for position in found.candidates]
+        chosen = [cell for cell in (judged[at] for at in found.candidates) if cell not in worse]
         yield records.Best(
             stratum=stratum,
             arms=tuple(arms[cell] for cell in chosen),
