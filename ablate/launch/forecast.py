@@ -87,7 +87,8 @@ def measure(plan: Plan, slots: Sequence[Device], done: Callable[[int], object]) 
                 mode = worthwhile(eager, blocks[shape], products, shared=shared, first=True)
                 modes[shape] = possible(mode, size.recompute)
                 if mode != "eager" and cell.config.dropout:
-                    # compiled steps make dropout's numbers within other kernels, at no cost seen
+                    # compiled steps make dropout's numbers within other kernels; what that costs
+                    # is left out
                     without = replace(cell, run=cell.run.with_(dropout=0.0))
                     eager = tokens[shape] / _speed_that_fits(plan, without, slot)[0]
                 speeds[shape] = tokens[shape] / MODES[modes[shape]].seconds(eager, products)
