@@ -45,14 +45,16 @@ import json, os, pathlib, sys, time
 begun = time.time()
 here, gpu = pathlib.Path(sys.argv[1]).parent, os.environ['CUDA_VISIBLE_DEVICES']
 met = here / 'met'
-pathlib.Path(f'{sys.argv[1]}.{gpu}').touch()
-while SHARED and not met.exists() and time.time() < begun + 20:  # for another one on its GPU
+mine = pathlib.Path(f'{sys.argv[1]}.{gpu}')
+mine.touch()
+while SHARED and not met.exists() and time.time() < begun + 90:  # for another one on its GPU
     if len(list(here.glob(f'*.{gpu}'))) > 1:
         met.touch()
     time.sleep(0.05)
 time.sleep(1)
 with open(sys.argv[1], 'w') as file:
     json.dump([gpu, begun, time.time()], file)
+mine.unlink()
 print('{"step": 1, "score": 1}')
 """
 STUDY = """
