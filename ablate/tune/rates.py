@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -65,7 +66,7 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
                 found.new.append(decision)  # other cells share the rate now
             found.tried[cell] = old.evidence["rates"]
             continue
-        keys = _keys(study, tune, run)
+        keys = _keys(tune, tuple(seeds(study)), run)
         values = _by_rate(keys, db, deciding(study, run))
         outcomes = values
         if len(asked) > 1:
@@ -119,11 +120,15 @@ def _by_seed(
     ]
 
 
-def _keys(study: Study, tune: Tune, run: Run) -> dict[float, list[str]]:
-    """Rate → keys of its runs, one a tuning seed, of all rates that a search may try."""
+@functools.lru_cache(maxsize=1 << 12)
+def _keys(tune: Tune, own_seeds: tuple[int, ...], run: Run) -> Mapping[float, Sequence[str]]:
+    """Rate → keys of its runs, one a tuning seed, of all rates that a search may try.
+
+    Kept, as every look at the results asks for them.
+    """
     quarters = range(-4 * tune.down, 4 * (tune.points - 1 + tune.up) + 1)
     return {
-        lr: [run.with_(seed=seed, **{tune.field: lr}).key for seed in seeds(study)]
+        lr: [run.with_(seed=seed, **{tune.field: lr}).key for seed in own_seeds]
         for lr in (tune.rate(quarter / 4) for quarter in quarters)
     }
 
