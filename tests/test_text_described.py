@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import report_study
 from cli_helpers import Run
+from datasketch import MinHashLSH
 from hypothesis import given
 from hypothesis import strategies as st
 from report_study import Outcome
@@ -387,3 +388,8 @@ def test_documents_are_read_in_one_pass_of_bounded_memory(tmp_path: Path) -> Non
     assert len(lengths) == 400 and sum(lengths) > 0.9 * size
     assert not all(a == b for a, b in pairwise(lengths))
     assert peak < size / 3
+
+
+def test_documents_are_compared_by_the_bands_that_suit_their_limit() -> None:
+    best = MinHashLSH(threshold=duplicates.SIMILAR, num_perm=duplicates._PERMUTATIONS)
+    assert (best.b, best.r) == duplicates._BANDS

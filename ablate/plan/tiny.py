@@ -192,9 +192,11 @@ def _divisor(
     Quotients of `values` are multiples of `multiple`, those of `even` are even. 1 where there is no
     other divisor.
     """
+    common = math.gcd(*values)
+    low = [divisor for divisor in range(1, math.isqrt(common) + 1) if common % divisor == 0]
     possible = [
         divisor
-        for divisor in range(1, math.gcd(*values) + 1)
+        for divisor in (*low, *(common // divisor for divisor in reversed(low)))
         if all(value % (divisor * multiple) == 0 for value in values)
         and all(value % (2 * divisor) == 0 for value in even)
     ]

@@ -150,5 +150,8 @@ def significant_lag(windows: int) -> float:
 
 def merged(d: Floats, block: int) -> Floats:
     """Return the means of blocks of neighbouring windows; the first blocks are one larger."""
-    parts = np.array_split(d, d.shape[1] // block, axis=1)
-    return np.stack([part.mean(axis=1) for part in parts], axis=1)
+    each, larger = divmod(d.shape[1], d.shape[1] // block)
+    sizes = np.full(d.shape[1] // block, each)
+    sizes[:larger] += 1
+    sums: Floats = np.add.reduceat(d, np.cumsum(sizes) - sizes, axis=1)
+    return sums / sizes

@@ -14,6 +14,9 @@ from ablate.text.documents import Document
 SIMILAR = 0.7  # Jaccard similarity of two documents' runs of words, from which they are similar
 _WORDS = 5  # words of a run
 _PERMUTATIONS = 128  # of MinHash: its error of a similarity of 0.7 is 0.04
+# bands of a signature and numbers in each: documents alike in a band are compared; what datasketch
+# finds best for `SIMILAR` by integrals, which take as long as a small text
+_BANDS = (14, 9)
 # the most documents, and bytes, among which similar ones are searched: 2 GB of memory, minutes
 MOST_DOCUMENTS, MOST_BYTES = 300_000, 1 << 31
 _BATCH = 1 << 12  # runs of words that are permuted at a time
@@ -114,7 +117,7 @@ class _Similar:
         from datasketch import MinHash, MinHashLSH
 
         self._empty = MinHash(_PERMUTATIONS, seed=1, hashfunc=int, scheme="affine64")
-        self._index = MinHashLSH(threshold=SIMILAR, num_perm=_PERMUTATIONS)
+        self._index = MinHashLSH(params=_BANDS, num_perm=_PERMUTATIONS)
         self._signatures: dict[int, np.ndarray] = {}
 
     def add(self, number: int, document: Document) -> list[int]:
