@@ -312,6 +312,12 @@ TOPOLOGY = {
 TABLES: dict[str, Callable[[], str]] = {
     "topology": partial(effects, "topology", TOPOLOGY, name="wiring"),
     "topology-debian": partial(effects, "topology-debian", name="wiring"),
+    "topology-25m": partial(
+        effects,
+        "topology-25m",
+        {f"budget={n}": f"{n} bytes" for n in ("50M", "250M")},
+        name="wiring",
+    ),
     "heads": partial(effects, "heads"),
     "position": partial(
         effects,
