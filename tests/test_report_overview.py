@@ -13,7 +13,7 @@ import report_study
 from report_study import Outcome, study
 
 from ablate import report
-from ablate.analysis.records import Contrast
+from ablate.analysis.records import Change, Contrast, GridTerm
 from ablate.report import overview
 
 few_replicates, undrawn = report_study.few_replicates, report_study.undrawn
@@ -117,6 +117,26 @@ def test_the_first_screen_names_the_stratum_that_others_are_compared_with(tmp_pa
     assert (
         "1 of 2 effects in other strata differs significantly from that of the same level" in said
     )
+
+
+def test_the_first_screen_says_that_differences_are_significant_together_alone(
+    tmp_path: Path,
+) -> None:
+    """Two seeds: a t-test of one degree of freedom finds no change, the F test of all does."""
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        moved = levels["topology"] != "serial" and levels["n_layer"] == "2"
+        return Outcome(shifted(levels, seed).loss + 0.1 * moved)
+
+    three = {"topology": {name: TOPOLOGY["topology"][name] for name in LEVELS[:3]}}
+    db = study(tmp_path, depths(1, 2) | three, outcome, within=["n_layer"], seeds=2)
+    data = report.gather(db, "topology")
+    changes = data.findings.of(Change)
+    (term,) = (one for one in data.findings.of(GridTerm) if " × " in one.term)
+    assert len(changes) == 2 and not any(one.significant for one in changes) and term.p < 0.05
+    said = overview.headline(data)[1]
+    assert "none of 2 effects in other strata" in said
+    assert re.search(rf"all differences together do \({term.term}: .*p [<=] 0\.0", said)
 
 
 def test_one_arm_in_one_stratum_has_its_effect_and_no_matrix(tmp_path: Path) -> None:

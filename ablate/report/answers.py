@@ -340,8 +340,6 @@ def interactions(data: ReportData) -> list[Family]:
 def changes(data: ReportData) -> list[Family]:
     """Return how effects change from the first stratum to the others."""
     found = data.findings.of(Change)
-    contrasted = (one.factor.split(" × ") for one in data.findings.of(Contrast))
-    strata = {*data.factors}.difference(*contrasted)
     single = all(len(part) == 1 for part in grouped(found, lambda one: one.family))
     answered: list[Family] = []
     for rows in grouped(found, lambda one: one.factor if single else one.family):
@@ -368,21 +366,38 @@ def changes(data: ReportData) -> list[Family]:
             f" {rows[0].first}{to}?"
         )
         varied = {one.factor for one in rows}
-        joint = "" if several else _joint(data, varied, strata)
+        joint = "" if several else _joint(data, varied, _strata(data))
         answered += _found(data.labels, heading, answers, rest, "The effect changes for", joint)
     return answered
 
 
+def changed_together(data: ReportData) -> list[GridTerm]:
+    """Return the significant interactions with strata where one factor is compared."""
+    factors = {one.factor for one in data.findings.of(Change)}
+    return _interactions(data, factors, _strata(data)) if len(factors) == 1 else []
+
+
+def _strata(data: ReportData) -> set[str]:
+    """Return the factors that are not compared, whose levels make the strata."""
+    contrasted = (one.factor.split(" × ") for one in data.findings.of(Contrast))
+    return {*data.factors}.difference(*contrasted)
+
+
 def _joint(data: ReportData, factors: Set[str], strata: Set[str] = frozenset()) -> str:
     """Return a sentence on interactions of the factors, with strata, that are significant."""
-    terms = [
+    terms = _interactions(data, factors, strata)
+    return say("joint", terms) if terms else ""
+
+
+def _interactions(data: ReportData, factors: Set[str], strata: Set[str]) -> list[GridTerm]:
+    """Return the significant interactions of all these factors, alone or with strata."""
+    return [
         one
         for one in data.findings.of(GridTerm)
         if " × " in one.term
         and factors <= {*one.term.split(" × ")} <= factors | strata
         and one.p <= 0.05
     ]
-    return say("joint", terms) if terms else ""
 
 
 def _found(

@@ -160,7 +160,8 @@ def _reach(data: ReportData, contrasts: Sequence[Contrast]) -> str:
     see = detectable(data.labels, inconclusive)
     reach = say("reach", found, base, data.labels, see, bool(unknown), tested)
     if changes:
-        reach += f"; {say('changed', changes, changed)}"
+        together = [] if changed else answers.changed_together(data)
+        reach += f"; {say('changed', changes, changed, together)}"
     said = [f"{reach}.", rest]
     # "no other arm" follows those without a verdict
     return " ".join(filter(None, said if found else said[::-1]))
