@@ -339,7 +339,7 @@ def interactions(data: ReportData) -> list[Family]:
 
 def changes(data: ReportData) -> list[Family]:
     """Return how effects change from the first stratum to the others."""
-    found = data.findings.of(Change)
+    found, strata = data.findings.of(Change), _strata(data)
     single = all(len(part) == 1 for part in grouped(found, lambda one: one.family))
     answered: list[Family] = []
     for rows in grouped(found, lambda one: one.factor if single else one.family):
@@ -366,7 +366,7 @@ def changes(data: ReportData) -> list[Family]:
             f" {rows[0].first}{to}?"
         )
         varied = {one.factor for one in rows}
-        joint = "" if several else _joint(data, varied, _strata(data))
+        joint = "" if several else _joint(data, varied, strata)
         answered += _found(data.labels, heading, answers, rest, "The effect changes for", joint)
     return answered
 
