@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -281,5 +282,6 @@ def fit(features: np.ndarray, classes: np.ndarray) -> Linear:
     from scipy.optimize import minimize
 
     start, options = np.zeros(shape).ravel(), {"maxiter": 500}
-    optimum = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
+    with threadpool_limits(1):  # several threads wait for each other: 7 times as long on two cores
+        optimum = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
     return Linear(mean, scale, optimum.x.reshape(shape))
