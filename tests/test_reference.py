@@ -23,7 +23,7 @@ CELLS = {
     "masking": 15,
     "scale": 60,
     "topology-debian": 8,
-    "topology-25m": 8,
+    "topology-25m": 10,
     "rnn-to-transformer": 6,
     "mae": 5,
     "corruption": 10,
