@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 n_frozen = 0  # modules that the garbage collector passes over
 gc.disable()  # until tests run: hardly anything of imports and collected tests is garbage
+gc.set_threshold(50_000)  # as in the command and in workers
 
 # A process builds the tree of commands once, not at each call: that takes 28 ms.
 typer.main.get_command = functools.cache(typer.main.get_command)
