@@ -250,22 +250,3 @@ def test_a_thinned_curve_keeps_its_ends_and_the_same_steps_in_every_run(tmp_path
     assert len(steps) == 6 and all(each == steps[0] for each in steps)
     assert 20 <= len(steps[0]) <= 24 and (steps[0][0], steps[0][-1]) == (3, 202)
     assert thin.equals(full[full["step"].isin(steps[0])].reset_index(drop=True))
-
-
-def test_arms_and_pairs_have_the_order_of_the_file_also_of_levels_added_later(
-    tmp_path: Path,
-) -> None:
-    levels = {name: {"topology": name} for name in ("serial", "concat", "parallel")}
-    depths = {name: {"n_layer": n} for name, n in (("deep", 12), ("flat", 4))}
-    before = {"topology": dict(levels), "depth": dict(depths)}
-    del before["topology"]["concat"]
-    del before["depth"]["flat"]
-    study(tmp_path, before, lambda _, seed: Outcome(points={10: 2.0}), seeds=2, within=["depth"])
-    after = {"topology": levels, "depth": depths}
-    db = study(tmp_path, after, lambda _, seed: None, seeds=2, within=["depth"])
-    order = [f"topology={t}, depth={d}" for t in levels for d in depths]
-    assert list(results.arms("topology", db)["cell"]) == order
-    pairs = results.pairs("topology", db)[["cell", "seed"]]
-    deep_first = sorted(order, key=lambda cell: "flat" in cell)
-    assert list(dict.fromkeys(pairs["cell"])) == [c for c in deep_first if "serial" not in c]
-    assert list(pairs["seed"]) == [0, 1] * 4

@@ -282,6 +282,7 @@ def fit(features: np.ndarray, classes: np.ndarray) -> Linear:
     from scipy.optimize import minimize
 
     start, options = np.zeros(shape).ravel(), {"maxiter": 500}
-    with threadpool_limits(1):  # several threads wait for each other: 7 times as long on two cores
+    # The pools of torch and SciPy wait for each other: with two cores 5 to 17 times as long.
+    with threadpool_limits(1):
         optimum = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
     return Linear(mean, scale, optimum.x.reshape(shape))

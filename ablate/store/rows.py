@@ -20,13 +20,6 @@ class Rows(NamedTuple):
     rows: list[tuple[Any, ...]]
 
 
-# order of the study file of cells c: a level may have been added between others
-_PLACE = (
-    "(SELECT min(ordinal) FROM member WHERE cell_id = c.id AND role = 'compare') NULLS LAST, c.id"
-)
-_CONTRASTS = """
-    SELECT *, min(id) OVER (PARTITION BY study_id, family) AS family_id FROM contrast
-"""
 _OF_ROLE = "(:role IS NULL OR role = :role)"
 _OF_RUNS = "(:runs IS NULL OR m.run_id IN (SELECT value FROM json_each(:runs)))"
 _RUNS = f"""
@@ -52,19 +45,11 @@ def fields(db: Database, study: str) -> Iterator[Rows]:
 
 
 def pairs(db: Database, study: str) -> Iterator[Rows]:
-    """Yield the view `pairs` of a study, by contrast, in the order of `contrasts`, and seed.
+    """Yield the view `pairs` of a study, by contrast and seed.
 
     It is not read by its name: the view of an older database is slow.
     """
-    sql = f"""
-        WITH place AS (
-            SELECT x.id, row_number() OVER (ORDER BY x.family_id, {_PLACE}, x.id) AS place
-            FROM ({_CONTRASTS}) x JOIN cell c ON c.id = x.cell_id
-            WHERE x.study_id = (SELECT id FROM study WHERE name = :study)
-        )
-        SELECT pairs.* FROM ({PAIRS}) AS pairs JOIN place ON place.id = pairs.contrast
-        WHERE study = :study ORDER BY place, seed
-    """
+    sql = f"SELECT * FROM ({PAIRS}) WHERE study = :study ORDER BY contrast, seed"
     return _parts(db, sql, study=study)
 
 
@@ -113,11 +98,8 @@ def studies(db: Database, name: str | None = None) -> Rows:
 
 
 def cells(db: Database, study_id: int) -> Rows:
-    """Return cell and stratum of a study's active cells, in the order of the study file."""
-    sql = f"""
-        SELECT c.label AS cell, c.stratum FROM cell c
-        WHERE c.study_id = :study AND c.active ORDER BY {_PLACE}
-    """
+    """Return cell and stratum of a study's active cells."""
+    sql = "SELECT label AS cell, stratum FROM cell WHERE study_id = :study AND active ORDER BY id"
     return _select(db, sql, study=study_id)
 
 
@@ -132,14 +114,11 @@ def levels(db: Database, study_id: int) -> Rows:
 
 
 def contrasts(db: Database, study_id: int) -> Rows:
-    """Return family, stratum, factor, level, cell, baseline of a study's contrasts.
-
-    Those of a family are in the order of the study file, which may have got levels later.
-    """
-    sql = f"""
+    """Return family, stratum, factor, level, cell, baseline of a study's contrasts."""
+    sql = """
         SELECT x.family, x.stratum, x.factor, x.level, c.label AS cell, b.label AS baseline
-        FROM ({_CONTRASTS}) x JOIN cell c ON c.id = x.cell_id JOIN cell b ON b.id = x.baseline_id
-        WHERE x.study_id = :study ORDER BY x.family_id, {_PLACE}, x.id
+        FROM contrast x JOIN cell c ON c.id = x.cell_id JOIN cell b ON b.id = x.baseline_id
+        WHERE x.study_id = :study ORDER BY x.id
     """
     return _select(db, sql, study=study_id)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 
 from ablate import sizes
 from ablate.data.tasks import scores
@@ -30,7 +31,8 @@ class Learning(OnTask):
             with self.context.progress.during(long=True), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of a solver that ends before its tolerance
                 learner = self.config.part("method").load()(self.config)
-                learner.fit(fitted, self.passages.labels(self.rows))
+                with threadpool_limits(1):  # as in `ablate.data.passages.fit`
+                    learner.fit(fitted, self.passages.labels(self.rows))
             seconds = time.perf_counter() - begun
             status = self._measure(learner, seconds)
         self.ended(status, 0)
