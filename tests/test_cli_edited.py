@@ -84,6 +84,8 @@ def trained(folder: Path, name: str, text: str) -> str:
         (OTHER, ["4 runs of topology=parallel and topology=concat", "norm"]),
         (FILE.replace("10_000", "20_000"), ["base.tokens: 10000, now 20000"]),
         (FILE.replace(', "concat"', ""), ["2 runs of topology=concat"]),
+        (FILE.replace("seeds = 2", "seeds = 1"), ["3 runs of seed 1", "seeds: 2, now 1"]),
+        (FILE.replace("seeds = 2", "seeds = [1, 2, 3]"), ["3 runs of seed 0"]),
     ],
 )
 def test_a_file_that_would_drop_results_needs_consent(
@@ -110,7 +112,7 @@ def test_a_file_that_would_drop_results_needs_consent(
         FILE + "\n# a comment\n",
         FILE.replace("Which?", "Which wiring?"),
         FILE.replace("seeds = 2", "seeds = 4"),
-        FILE.replace("seeds = 2", "seeds = 1"),
+        FILE.replace("seeds = 2", "seeds = [4, 1, 0]"),
         FILE.replace('"concat"', '"concat", "no-skip"'),
         FILE + 'norm = ["pre", "post"]\n',
     ],
@@ -139,6 +141,23 @@ def test_run_refuses_another_study_of_the_same_name_and_plan_says_so(tmp_path: P
         assert status.counts_by_cell(db, "wiring").keys() == {
             f"topology={level}" for level in ("serial", "parallel", "concat")
         }
+
+
+@pytest.mark.parametrize("text", [OTHER, FILE.replace("seeds = 2", "seeds = [1]")])
+def test_merge_refuses_studies_of_one_name_that_drop_results(tmp_path: Path, text: str) -> None:
+    a, b = trained(tmp_path, "a.db", FILE), trained(tmp_path, "b.db", text)
+    for ours, theirs in ((a, b), (b, a)):
+        with store.open(ours, create=True) as db, store.open(theirs) as other:
+            before = status.counts_by_cell(db, "wiring")
+            try:
+                merge(db, other)
+            except AblateError as refused:
+                assert "--rename" in str(refused)
+            after = status.counts_by_cell(db, "wiring")
+            assert all(after[cell]["complete"] >= n["complete"] for cell, n in before.items()), (
+                before,
+                after,
+            )
 
 
 def test_merge_refuses_or_keeps_apart_studies_of_one_name(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """Whether a study would take the place of another of its name, and drop that one's results.
 
 A study grows: an edited file may add cells and seeds, and cells without a result may leave. Where
-a cell loses every result that it has, the edited study is another one, and needs a name of its own
-or the user's consent.
+a cell loses every result that it has, or the file has fewer seeds and their results leave, the
+edited study is another one, and needs a name of its own or the user's consent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import tomllib
+from collections.abc import Container, Mapping, Set
 
 from sqlalchemy import Connection
 
@@ -16,24 +17,26 @@ from ablate.units import listed
 
 FEW = 4  # cells and changes that a message lists
 
-Results = Mapping[str, set[str]]  # cell → keys of its runs
+# cell → key of its runs → seed; None of runs that are not compared, which have seeds of their own
+Results = Mapping[str, Mapping[str, int | None]]
 
 
-def results(connection: Connection, study: str) -> dict[str, set[str]]:
-    """Return the cells of a study → the keys of their runs that have a result or are running."""
-    found: dict[str, set[str]] = {}
-    for label, key in connection.exec_driver_sql(
-        "SELECT cell.label, run.key FROM study JOIN cell ON cell.study_id = study.id JOIN member ON"
-        " member.cell_id = cell.id JOIN run ON run.id = member.run_id WHERE study.name = ? AND"
-        " cell.active AND run.status IN ('complete', 'diverged', 'running') ORDER BY cell.id",
+def results(connection: Connection, study: str) -> dict[str, dict[str, int | None]]:
+    """Return the cells of a study and their runs that have a result or are running."""
+    found: dict[str, dict[str, int | None]] = {}
+    for label, key, seed in connection.exec_driver_sql(
+        "SELECT cell.label, run.key, CASE member.role WHEN 'compare' THEN run.seed END FROM study"
+        " JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id JOIN run ON"
+        " run.id = member.run_id WHERE study.name = ? AND cell.active AND run.status IN"
+        " ('complete', 'diverged', 'running') ORDER BY cell.id",
         (study,),
     ):
-        found.setdefault(label, set()).add(key)
+        found.setdefault(label, {})[key] = seed
     return found
 
 
-def dropped(old: str, new: str, before: Results, after: Collection[str]) -> str:
-    """Return, in words, the results that a study loses; "" if no cell loses all that it has.
+def dropped(old: str, new: str, before: Results, after: Set[str]) -> str:
+    """Return, in words, the results that a study loses with a cell or seeds; "" if none.
 
     Args:
         old: TOML text of the study that is stored.
@@ -44,11 +47,30 @@ def dropped(old: str, new: str, before: Results, after: Collection[str]) -> str:
     """
     if not (changed := changes(old, new)):
         return ""
-    gone = {cell: len(keys) for cell, keys in before.items() if keys.isdisjoint(after)}
-    if not gone:
-        return ""
-    runs, cells = sum(gone.values()), _few(list(gone))
-    return f"{runs:,} run{'' if runs == 1 else 's'} of {cells} (changed: {_few(changed, '; ')})"
+    gone = {cell: len(keys) for cell, keys in before.items() if not after & keys.keys()}
+    if gone:
+        runs, which = sum(gone.values()), _few(list(gone))
+    else:
+        stated = _seeds(new)
+        lost = {
+            key: seed
+            for keys in before.values()
+            for key, seed in keys.items()
+            if seed is not None and seed not in stated and key not in after
+        }
+        if not lost:
+            return ""
+        seeds = sorted({str(seed) for seed in lost.values()}, key=int)
+        runs, which = len(lost), f"seed{'' if len(seeds) == 1 else 's'} {_few(seeds)}"
+    return f"{runs:,} run{'' if runs == 1 else 's'} of {which} (changed: {_few(changed, '; ')})"
+
+
+def _seeds(toml: str) -> Container[int]:
+    """Return the seeds of a study file; all where a rule decides on them."""
+    seeds = tomllib.loads(toml).get("seeds")
+    if isinstance(seeds, int):
+        return range(seeds)
+    return seeds if isinstance(seeds, list) else range(1 << 31)
 
 
 def _few(texts: list[str], separator: str = "") -> str:
