@@ -36,9 +36,12 @@ def missing(library: str, extra: str = "") -> AblateError:
 
 
 def nearest(word: object, choices: Iterable[object]) -> str | None:
-    """Return the choice that looks most like `word`, or None."""
+    """Return the choice that `word` begins with or looks most like, or None."""
     by_text = {str(choice).lower(): str(choice) for choice in choices}
-    matches = difflib.get_close_matches(str(word).lower(), by_text, n=1, cutoff=0.6)
+    wanted = str(word).lower()
+    if begins := [text for text in by_text if len(text) > 2 and wanted.startswith(text)]:
+        return by_text[max(begins, key=len)]
+    matches = difflib.get_close_matches(wanted, by_text, n=1, cutoff=0.6)
     return by_text[matches[0]] if matches else None
 
 

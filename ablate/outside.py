@@ -22,6 +22,7 @@ from ablate.code import Code, identity, of_text, place
 from ablate.components import Component, catalogue
 from ablate.errors import AblateError, nearest, unknown
 from ablate.metrics import Metric
+from ablate.paths import expanded
 
 GROUP = "ablate.levels"  # of the entry points of packages
 LARGEST = 1 << 20  # bytes of a file
@@ -93,10 +94,12 @@ def _read(name: str, folder: Path) -> Code:
     """Return the code of a name, unloaded."""
     if not name.endswith(".py"):
         return _package(name)
-    path = folder / name
+    path = folder / expanded(name)
     try:
         if path.stat().st_size > LARGEST:
             raise AblateError(f"{path}: the file is too large: at most 1 MiB")
+        if not path.is_file():
+            raise AblateError(f"{path}: code is a regular file")
         return of_text(name, path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError:
         raise AblateError(f"{path}: a Python file must be UTF-8 text") from None
@@ -212,7 +215,7 @@ def _register(model: str, module: ModuleType) -> None:
 
 def _refuse_neighbours(name: str, folder: Path, imported: Iterable[str]) -> None:
     """Refuse a file that imports another one beside it: edits of that one would change no key."""
-    beside = (folder / name).resolve().parent
+    beside = (folder / expanded(name)).resolve().parent
     for other in sorted(imported):
         file = getattr(sys.modules[other], "__file__", None)
         # torch has modules whose `__file__` is a bare name, which no folder has

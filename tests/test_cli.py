@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
 import shutil
 import sqlite3
@@ -59,6 +60,7 @@ def files(folder: Path) -> set[Path]:
         (["db", "check", "--repair", "--db", "none.db"], ["none.db"]),
         (["db", "merge", "other.db", "--db", "none.db"], ["other.db"]),
         (["factors", "topolgy"], ["'topolgy'", "'topology'"]),
+        (["factors", "normalization"], ["did you mean 'norm'?"]),
         (["new", "x", "--factor", "topology"], ["--factor topology", "NAME=VALUE"]),
         (["new", "x", "--factor", "topology=1,9"], ["ablate: --factor topology: ", "'9'"]),
         (
@@ -651,6 +653,10 @@ def test_a_tilde_is_the_home_folder_wherever_a_path_is_given(
         assert ablate(*arguments)[0] == 0, arguments
     made = {path.name for path in home.iterdir()}
     assert made >= {"runs.csv", "reports", "wiring.toml"}
+    (home / "parts.py").write_text("print('here')")
+    (home / "uses.toml").write_text('use = ["~/parts.py"]\n' + (home / "wiring.toml").read_text())
+    code, _, said = ablate("plan", "~/uses.toml")
+    assert code == 2 and "~/parts.py registers no level or metric" in said
     monkeypatch.setenv("ABLATE_CACHE", "~/cache")
     assert cache.folder() == home / "cache"
     for named in ("~/texts", "~/texts/a.txt", "~/texts/*.txt"):
@@ -658,6 +664,21 @@ def test_a_tilde_is_the_home_folder_wherever_a_path_is_given(
     assert paths.expanded("~nobody-has-this-home/x") == Path("~nobody-has-this-home/x")
     assert not [path for path in Path.cwd().rglob("*") if path.name.startswith("~")]
     assert ablate("query", "SELECT '~/a' AS said")[1].splitlines()[-1].strip() == "~/a"
+
+
+def test_a_pipe_is_no_study_file_and_no_code(ablate: Run, tmp_path: Path) -> None:
+    (tmp_path / "studies").mkdir()
+    os.mkfifo(tmp_path / "studies" / "pipe.toml")
+    os.mkfifo(tmp_path / "code.py")
+    code, listed, _ = ablate("studies")
+    assert code == 0 and "pipe" not in listed
+    for named in ("pipe", "studies/pipe.toml"):
+        code, _, said = ablate("plan", named)
+        assert code == 2 and "studies/pipe.toml: a study file is a regular file" in said
+    assert ablate("new", "wiring", "--factor", "norm=pre,post", "--out=a.toml")[0] == 0
+    (tmp_path / "b.toml").write_text('use = ["code.py"]\n' + (tmp_path / "a.toml").read_text())
+    code, _, said = ablate("plan", "b.toml")
+    assert code == 2 and "code.py: code is a regular file" in said
 
 
 def test_query_lists_tables_and_refuses_all_but_one_select(ablate: Run, measured: str) -> None:

@@ -140,6 +140,10 @@ def test_a_notebooks_backend_is_not_asked_for(
     done = ablate(*drawn, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "matplotlibrc").write_bytes(b"# f\xfcr mich\n")  # matplotlib fails at its import
+    done = ablate(*drawn, cwd=tmp_path)
+    assert done.returncode == 2 and "matplotlibrc" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
 
 
 # -- Ctrl-C ----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import sys
+from traceback import walk_tb
 from typing import Annotated
 
 import typer
@@ -115,6 +116,15 @@ def main() -> None:
         sys.exit(2)
     except AblateError as error:
         output.complain(" ".join(str(error).split()))
+        sys.exit(2)
+    except UnicodeDecodeError as error:
+        where = {frame.f_globals["__name__"] for frame, _ in walk_tb(error.__traceback__)}
+        if "matplotlib" not in where:
+            raise
+        output.complain(
+            "matplotlib cannot read your settings: a matplotlibrc, in this folder, at $MATPLOTLIBRC"
+            " or in matplotlib's own folder, is not UTF-8 text"
+        )
         sys.exit(2)
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:

@@ -96,7 +96,8 @@ def _sql() -> str:
 
     try:
         text = sys.stdin.read()
-    except UnicodeDecodeError:
+        text.encode()  # in some locales Python reads any bytes
+    except UnicodeError:
         raise AblateError("query -: standard input is not text in UTF-8") from None
     if not text.strip():
         raise AblateError("query -: standard input has no SELECT")

@@ -13,7 +13,7 @@ def studies() -> None:
 
     from ablate.study import examples
 
-    here = sorted(Path("studies").glob("*.toml"))
+    here = sorted(file for file in Path("studies").glob("*.toml") if file.is_file())
     own = {file.stem for file in here}
     shipped = [file for file in examples.studies() if file.stem not in own]
     rows = []
