@@ -56,6 +56,16 @@ def test_a_figure_has_the_width_and_the_format_asked_for(
     assert points_of(root.attrib["width"]) == pytest.approx(inches, abs=0.01)
 
 
+def test_letters_that_no_font_has_are_named(ablate: Run, tmp_path: Path) -> None:
+    factors = {"topology": {name: {"topology": name} for name in ("serial", "parallel")}}
+    factors["kind"] = {name: {"n_layer": n} for n, name in enumerate(("plain", "\U0001f9ff𖼀"), 1)}
+    study(tmp_path, factors, lambda levels, seed: Outcome(2.0 + seed), seeds=2).close()
+    drawn = "figure", "topology", "effects", "--db", "ablate.db"
+    code, out, _ = ablate(*drawn, "--format", "png")
+    assert code == 0 and "𖼀" in out and "boxes" in out
+    assert ablate(*drawn, "--format", "svg")[1] == "topology-effects.svg\n"
+
+
 @pytest.mark.usefixtures("stored")
 def test_a_style_keeps_the_width_and_an_unknown_font_is_said_once(ablate: Run) -> None:
     Path("tight.mplstyle").write_text("savefig.bbox: tight\nfont.family: Times Nowhere\n")

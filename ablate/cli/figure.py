@@ -67,9 +67,11 @@ def figure(
 
     ablate figure topology effects --width 3.25in --format pdf
     """
+    from matplotlib.text import Text
+
     from ablate import report, store
     from ablate.cli.stored import name_of
-    from ablate.figures import Look, looking, save
+    from ablate.figures import Look, lacking, looking, save
     from ablate.paths import file_name
 
     format_ = _format(format_, out)
@@ -88,6 +90,15 @@ def figure(
         drawn = figure_set.axes(name).figure.figure
         save(drawn, file.with_suffix(""), [format_])
     console().print(str(file), markup=False, soft_wrap=True)
+    texts = "".join(text.get_text() for text in drawn.findobj(Text) if isinstance(text, Text))
+    if format_ != "svg" and (missing := lacking(texts)):
+        console().print(
+            f"Note: no font on this machine has the letters {missing}: the figure shows boxes for"
+            " them. Install a font that has them, such as Noto Sans CJK for Chinese, Japanese and"
+            " Korean, or draw an SVG.",
+            markup=False,
+            soft_wrap=True,
+        )
     if (height := drawn.get_size_inches()[1]) > PAGE:
         console().print(
             f"Note: the figure is {height:.0f} in high, more than a page; a larger --width puts"
