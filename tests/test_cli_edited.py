@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -158,6 +160,23 @@ def test_merge_refuses_studies_of_one_name_that_drop_results(tmp_path: Path, tex
                 before,
                 after,
             )
+
+
+def test_merge_says_whose_file_holds(tmp_path: Path) -> None:
+    asked = {"a.db": "Which?", "b.db": "Which wiring?"}
+    for name, question in asked.items():
+        trained(tmp_path, name, FILE.replace("Which?", question))
+    for ours, theirs in (("a.db", "b.db"), ("b.db", "a.db")):
+        merged = shutil.copy(tmp_path / ours, tmp_path / "merged.db")
+        done = CliRunner().invoke(app, ["db", "merge", str(tmp_path / theirs), "--db", str(merged)])
+        said = " ".join(done.output.split())
+        words = re.search(r"that of (\S+) holds: question: '(.*)', now '(.*)'", said)
+        assert words
+        holds, before, after = words.groups()
+        assert {before, after} == set(asked.values())
+        assert after == asked[theirs if Path(holds).name == theirs else ours]
+        with store.open(str(merged)) as db:
+            assert after in status.planned(db, "wiring")[0]
 
 
 def test_merge_refuses_or_keeps_apart_studies_of_one_name(tmp_path: Path) -> None:

@@ -140,6 +140,8 @@ def merge(
             f" {brought.renewed} runs updated"
             + (f", {brought.weights} files of weights copied" if brought.weights else "")
         )
+        for sentence in brought.edited:
+            echo(f"{sentence}.")
 
 
 @app.command(cls=Command)

@@ -32,6 +32,7 @@ from ablate.store.records import ACCEPTED, ATTEMPT_STATUS
 from ablate.store.register import refuse_other_measures
 from ablate.store.studies import StudyContent, rank
 from ablate.study.parse import NAME, NAMED
+from ablate.study.revision import changes
 
 _RUN_RANK = (
     *("planned", "failed", "oom", "timeout", "stopped"),
@@ -61,12 +62,14 @@ class Merged:
         runs: Runs that are new.
         renewed: Known runs whose points and finals now are the other database's.
         weights: Files of weights that were copied.
+        edited: Sentences, without full stop, on studies whose two files differ: which one holds.
     """
 
     studies: int
     runs: int
     renewed: int
     weights: int
+    edited: list[str]
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ def merge(db: Database, other: Database, names: Mapping[str, str] | None = None)
             ids, new, renewed, weights = _runs(ours, theirs, series, db, other)
             if weights.taken != copied:
                 raise AblateError(f"database {db.path} was written meanwhile; merge again")
-            changed = 0
+            changed, edited = 0, list[str]()
             for name, (their_name, content) in added.items():
                 combined = content
                 if name in known:
@@ -149,6 +152,7 @@ def merge(db: Database, other: Database, names: Mapping[str, str] | None = None)
                             f" {quote(f'{their_name}=NEW')}, with a new name for the one in"
                             f" {other.path}"
                         )
+                    edited += _edited(name, combined, (known[name], db), (content, other))
                 if combined != known.get(name):
                     studies.write(ours, name, combined, ids)
                     changed += 1
@@ -159,7 +163,7 @@ def merge(db: Database, other: Database, names: Mapping[str, str] | None = None)
                 revalidate(ours, study_id, Evaluation.model_validate_json(evaluation))
         for file in weights.dropped:
             file.unlink(missing_ok=True)
-    return Merged(changed, new, renewed, len(copied))
+    return Merged(changed, new, renewed, len(copied), edited)
 
 
 @dataclass
@@ -233,6 +237,19 @@ def _dropped(combined: StudyContent, *sides: tuple[StudyContent, replaced.Result
     }
     toml = studies.TOML
     return replaced.dropped(early.header[toml], late.header[toml], before, after)
+
+
+def _edited(
+    name: str, combined: StudyContent, *sides: tuple[StudyContent, Database]
+) -> Iterator[str]:
+    """Yield what differs between the files of a study, if anything does."""
+    late, early = sorted(sides, key=lambda side: side[0].header != combined.header)
+    toml = studies.TOML
+    if changed := changes(early[0].header[toml], late[0].header[toml]):
+        yield (
+            f"the file of study {name} differs; that of {late[1].path} holds:"
+            f" {replaced.few(changed, '; ')}"
+        )
 
 
 def _series(ours: Connection, theirs: Connection) -> dict[int, int]:

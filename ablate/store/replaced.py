@@ -49,7 +49,7 @@ def dropped(old: str, new: str, before: Results, after: Set[str]) -> str:
         return ""
     gone = {cell: len(keys) for cell, keys in before.items() if not after & keys.keys()}
     if gone:
-        runs, which = sum(gone.values()), _few(list(gone))
+        runs, which = sum(gone.values()), few(list(gone))
     else:
         stated = _seeds(new)
         lost = {
@@ -61,8 +61,8 @@ def dropped(old: str, new: str, before: Results, after: Set[str]) -> str:
         if not lost:
             return ""
         seeds = sorted({str(seed) for seed in lost.values()}, key=int)
-        runs, which = len(lost), f"seed{'' if len(seeds) == 1 else 's'} {_few(seeds)}"
-    return f"{runs:,} run{'' if runs == 1 else 's'} of {which} (changed: {_few(changed, '; ')})"
+        runs, which = len(lost), f"seed{'' if len(seeds) == 1 else 's'} {few(seeds)}"
+    return f"{runs:,} run{'' if runs == 1 else 's'} of {which} (changed: {few(changed, '; ')})"
 
 
 def _seeds(toml: str) -> Container[int]:
@@ -73,7 +73,8 @@ def _seeds(toml: str) -> Container[int]:
     return seeds if isinstance(seeds, list) else range(1 << 31)
 
 
-def _few(texts: list[str], separator: str = "") -> str:
+def few(texts: list[str], separator: str = "") -> str:
+    """Return the first of some texts, and how many more there are."""
     more = len(texts) - FEW
     shown = texts[:FEW] + ([f"{more:,} more"] if more > 0 else [])
     return separator.join(shown) if separator else listed(shown)
