@@ -477,7 +477,7 @@ def test_a_run_that_left_the_study_is_not_left_running(tmp_path: Path, path: Pat
         with Owner.here(db, on=slurm.queue_of("stub")) as first:
             waiting = [each.run_id for each in candidates(db, study_id, first)]
             journals = [each.journal.name for each in claim(db, study_id, first, waiting)]
-        register(db, one)
+        register(db, one, replace=True)
         with Owner.here(db, on=slurm.queue_of("stub")) as second:
             adopted = adopt(db, "stub", second, journals)
     assert [each.run.seed for each, _ in adopted] == [0]
