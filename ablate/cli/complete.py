@@ -52,12 +52,9 @@ def studies(incomplete: str) -> list[str]:
     """Return the study files in this folder, and the names of those in studies/ and of examples."""
     from ablate.study import examples
 
-    names = [path.stem for path in (*Path("studies").glob("*.toml"), *examples.studies())]
-    files = [
-        str(path)
-        for path in (*Path().glob("*.toml"), *Path("studies").glob("*.toml"))
-        if path.name != "pyproject.toml"
-    ]
+    here = examples.here()
+    names = [path.stem for path in (*here, *examples.studies())]
+    files = [str(path) for path in (*Path().glob("*.toml"), *here) if path.name != "pyproject.toml"]
     return [name for name in sorted({*names, *files}) if name.startswith(incomplete)]
 
 

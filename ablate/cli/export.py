@@ -139,7 +139,7 @@ def _format(where: str) -> str:
     if kind not in FORMATS or (name != out and kind == "parquet"):
         endings = [*(f".{known}" for known in FORMATS), ".csv.gz"]
         choices = [*endings, *(f"--to {place}" for place in PLACES)]
-        ending = "".join(out.suffixes[-2:] if name != out else out.suffixes[-1:])
+        ending = name.suffix + (out.suffix if name != out else "")
         raise unknown("extension of a file", ending or out.name, choices)
     return kind
 

@@ -67,11 +67,9 @@ def figure(
 
     ablate figure topology effects --width 3.25in --format pdf
     """
-    from matplotlib.text import Text
-
     from ablate import report, store
     from ablate.cli.stored import name_of
-    from ablate.figures import Look, lacking, looking, save
+    from ablate.figures import Look, boxes, looking, save
     from ablate.paths import file_name
 
     format_ = _format(format_, out)
@@ -90,8 +88,7 @@ def figure(
         drawn = figure_set.axes(name).figure.figure
         save(drawn, file.with_suffix(""), [format_])
     console().print(str(file), markup=False, soft_wrap=True)
-    texts = "".join(text.get_text() for text in drawn.findobj(Text) if isinstance(text, Text))
-    if format_ != "svg" and (missing := lacking(texts)):
+    if format_ != "svg" and (missing := boxes(drawn)):
         console().print(
             f"Note: no font on this machine has the letters {missing}: the figure shows boxes for"
             " them. Install a font that has them, such as Noto Sans CJK for Chinese, Japanese and"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ablate.cli.render import console, table
 
 
@@ -13,7 +11,7 @@ def studies() -> None:
 
     from ablate.study import examples
 
-    here = sorted(file for file in Path("studies").glob("*.toml") if file.is_file())
+    here = examples.here()
     own = {file.stem for file in here}
     shipped = [file for file in examples.studies() if file.stem not in own]
     rows = []

@@ -7,7 +7,7 @@ the width of new figures and a style file of matplotlib.
 
 from ablate.figures.compare import effects, heat, ordered
 from ablate.figures.cost import pareto
-from ablate.figures.fonts import lacking
+from ablate.figures.fonts import boxes, lacking
 from ablate.figures.grid import at_what
 from ablate.figures.importance import importance
 from ablate.figures.rates import rates
@@ -20,6 +20,7 @@ __all__ = [
     "Look",
     "at_what",
     "blocks",
+    "boxes",
     "curves",
     "effects",
     "frontier",

@@ -17,15 +17,28 @@ def lacking(text: str) -> str:
     return "".join(sorted(_fallbacks(_foreign(text))[1]))
 
 
+def boxes(figure: Figure) -> str:
+    """Return the letters of a drawn figure that are boxes in PNG and PDF."""
+    return lacking(_letters_of(_texts(figure)))
+
+
 def complete(figure: Figure) -> bool:
     """Give the texts of a drawn figure fonts for all letters; return whether any was needed."""
-    texts = [artist for artist in figure.findobj(Text) if isinstance(artist, Text)]
-    families, _ = _fallbacks(_foreign("".join(text.get_text() for text in texts)))
+    texts = _texts(figure)
+    families, _ = _fallbacks(_foreign(_letters_of(texts)))
     for text in texts if families else ():
         text.set_fontfamily([FAMILY, *families])
     # that a font has no bold letters is no news
     logging.getLogger("matplotlib.font_manager").addFilter(_of_interest)
     return bool(families)
+
+
+def _texts(figure: Figure) -> list[Text]:
+    return [artist for artist in figure.findobj(Text) if isinstance(artist, Text)]
+
+
+def _letters_of(texts: list[Text]) -> str:
+    return "".join(text.get_text() for text in texts)
 
 
 def _of_interest(record: logging.LogRecord) -> bool:

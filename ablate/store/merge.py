@@ -152,7 +152,7 @@ def merge(db: Database, other: Database, names: Mapping[str, str] | None = None)
                             f" {quote(f'{their_name}=NEW')}, with a new name for the one in"
                             f" {other.path}"
                         )
-                    edited += _edited(name, combined, (known[name], db), (content, other))
+                    edited += _edited(name, (known[name], db), (content, other))
                 if combined != known.get(name):
                     studies.write(ours, name, combined, ids)
                     changed += 1
@@ -239,11 +239,9 @@ def _dropped(combined: StudyContent, *sides: tuple[StudyContent, replaced.Result
     return replaced.dropped(early.header[toml], late.header[toml], before, after)
 
 
-def _edited(
-    name: str, combined: StudyContent, *sides: tuple[StudyContent, Database]
-) -> Iterator[str]:
+def _edited(name: str, *sides: tuple[StudyContent, Database]) -> Iterator[str]:
     """Yield what differs between the files of a study, if anything does."""
-    late, early = sorted(sides, key=lambda side: side[0].header != combined.header)
+    early, late = sorted(sides, key=lambda side: rank(side[0].header))
     toml = studies.TOML
     if changed := changes(early[0].header[toml], late[0].header[toml]):
         yield (

@@ -8,7 +8,7 @@ edited study is another one, and needs a name of its own or the user's consent.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Container, Mapping, Set
+from collections.abc import Collection, Container, Mapping
 
 from sqlalchemy import Connection
 
@@ -35,7 +35,7 @@ def results(connection: Connection, study: str) -> dict[str, dict[str, int | Non
     return found
 
 
-def dropped(old: str, new: str, before: Results, after: Set[str]) -> str:
+def dropped(old: str, new: str, before: Results, after: Collection[str]) -> str:
     """Return, in words, the results that a study loses with a cell or seeds; "" if none.
 
     Args:
@@ -47,7 +47,7 @@ def dropped(old: str, new: str, before: Results, after: Set[str]) -> str:
     """
     if not (changed := changes(old, new)):
         return ""
-    gone = {cell: len(keys) for cell, keys in before.items() if not after & keys.keys()}
+    gone = {cell: len(keys) for cell, keys in before.items() if keys.keys().isdisjoint(after)}
     if gone:
         runs, which = sum(gone.values()), few(list(gone))
     else:
@@ -60,7 +60,7 @@ def dropped(old: str, new: str, before: Results, after: Set[str]) -> str:
         }
         if not lost:
             return ""
-        seeds = sorted({str(seed) for seed in lost.values()}, key=int)
+        seeds = [str(seed) for seed in sorted({*lost.values()})]
         runs, which = len(lost), f"seed{'' if len(seeds) == 1 else 's'} {few(seeds)}"
     return f"{runs:,} run{'' if runs == 1 else 's'} of {which} (changed: {few(changed, '; ')})"
 

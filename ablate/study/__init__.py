@@ -104,8 +104,7 @@ def find(path_or_name: str) -> Path:
                 return file
             if file.exists() and file.suffix == ".toml":
                 raise AblateError(f"{file}: a study file is a regular file")
-    here = {file.stem for file in Path("studies").glob("*.toml") if file.is_file()}
-    existing = sorted(here | shipped.keys())
+    existing = sorted({file.stem for file in examples.here()} | shipped.keys())
     meant = nearest(path.stem, existing)
     raise AblateError(
         f"no study file {path_or_name!r:.200}, and none called {named!s:.200}"

@@ -14,6 +14,11 @@ def studies() -> list[Path]:
     return sorted(folder.glob("*.toml"))
 
 
+def here() -> list[Path]:
+    """Return the study files in studies/ of the working directory, sorted by name; no pipes."""
+    return sorted(file for file in Path("studies").glob("*.toml") if file.is_file())
+
+
 def reference() -> Path | None:
     """Return the database of the reference studies; None if it was removed."""
     places = (_PACKAGE / "examples" / "results", _PACKAGE.parent / "results")
