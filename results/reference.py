@@ -148,7 +148,7 @@ def _miss(fit: records.ScalingFit) -> str:
 
 
 def probes() -> str:
-    """Return the loss of masked models at every probe ratio."""
+    """Return the loss of the masked models of every size at every probe ratio."""
     found = findings("masking").of(records.ProbeLoss)
     ratios = sorted({one.ratio for one in found})
     rows: dict[tuple[str, str], dict[float, str]] = {}
@@ -159,6 +159,35 @@ def probes() -> str:
         [
             (stratum.partition("=")[2], arm, *(of[ratio] for ratio in ratios))
             for (stratum, arm), of in rows.items()
+        ],
+    )
+
+
+def masking_25m() -> str:
+    """Return the accuracy, effect and rate of the larger masked models, and their probe losses."""
+    of = findings("masking-25m").of
+    told = by_level(of(records.Contrast))
+    accuracy = per_seed("masking-25m", "era_accuracy")
+    rates = {one.arm: one.lr for one in of(records.TuningChange)}
+    losses = {(one.arm, one.ratio): f"{one.mean:.3f}" for one in of(records.ProbeLoss)}
+    ratios = sorted({ratio for _, ratio in losses})
+    return table(
+        [
+            "trained at",
+            "accuracy",
+            "effect",
+            *(f"loss, probe at {ratio:g}" for ratio in ratios),
+            "rate",
+        ],
+        [
+            (
+                level,
+                f"{fmean(accuracy[level]):.4f} ± {np.std(accuracy[level], ddof=1):.4f}",
+                "" if place == 0 else told[level],
+                *(losses[level, ratio] for ratio in ratios),
+                f"{rates[level]:.3g}",
+            )
+            for place, level in enumerate(told)
         ],
     )
 
@@ -335,6 +364,7 @@ TABLES: dict[str, Callable[[], str]] = {
         name="trained at",
     ),
     "probes": probes,
+    "masking-25m": masking_25m,
     "steps": steps,
     "mae": mae,
     "corruption": corruption,

@@ -21,6 +21,7 @@ CELLS = {
     "heads": 11,
     "position": 12,
     "masking": 15,
+    "masking-25m": 2,
     "scale": 60,
     "topology-debian": 8,
     "topology-25m": 10,
