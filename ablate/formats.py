@@ -89,7 +89,9 @@ def harmless(text: str) -> str:
 
 
 _HOME = re.compile(r"(?:/home|/Users)/[^/\s\"']+|/root(?![\w.-])")
-_FOLDERS = re.compile(r"(?<![\w.:/])~?/(?:[^\s/\"':,()]+/)+")
+_FOLDERS = r"/(?:[^\s/\"':,()]+/)+(?=[^\s/\"':,()])"
+_ABSOLUTE = re.compile(rf"(?<![\w.:/~]){_FOLDERS}")
+_FROM_HOME = re.compile(rf"(?<![\w.:/])~{_FOLDERS}")
 
 
 def without_home(text: str) -> str:
@@ -97,9 +99,17 @@ def without_home(text: str) -> str:
     return _HOME.sub("~", text.replace(f"{Path.home()}/", "~/"))
 
 
+def without_absolute(text: str) -> str:
+    """Return `text` with … in place of the folders of absolute paths, and ~ for homes of users.
+
+    Paths from ~ keep their meaning.
+    """
+    return _ABSOLUTE.sub("…/", without_home(text))
+
+
 def without_folders(text: str) -> str:
-    """Return `text` with … in place of the folders of absolute paths, which name users."""
-    return _FOLDERS.sub("…/", without_home(text))
+    """Return `text` with … in place of the folders of absolute paths, also of those from ~."""
+    return _FROM_HOME.sub("…/", without_absolute(text))
 
 
 def _escaped(char: str) -> str:

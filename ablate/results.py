@@ -48,7 +48,6 @@ TEXT = frozenset(
         "baseline_status",
     ]
 )
-NAMED = ("corpus", "tokenizer")  # fields of texts, which may be paths
 CURVES = ("study", "cell", "role", "run", "seed", "series", "step", "tokens", "value")
 WHOLE = (
     *("diverged_at", "seed", "init_seed", "data_seed", "tokens", "n_params", "n_params_body"),
@@ -139,7 +138,7 @@ def fields(study: str, db: Source = None) -> dict[int, dict[str, Any]]:
         for run, text in part.rows:
             if text not in read:
                 read[text] = {
-                    name: formats.without_folders(value) if name in NAMED and value else value
+                    name: formats.without_folders(value) if isinstance(value, str) else value
                     for name, value in json.loads(text).items()
                 }
             of_runs[run] = read[text]
@@ -147,14 +146,17 @@ def fields(study: str, db: Source = None) -> dict[int, dict[str, Any]]:
 
 
 def without_folders(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return runs whose texts are named without the folders of their user, to be published."""
-    named = [name for name in NAMED if name in runs]
+    """Return runs whose texts name files without the folders of their user, to be published."""
+    texts = runs.select_dtypes(["object", "string", "category"])
     return runs.assign(
         **{
-            name: runs[name].map(
-                {one: formats.without_folders(one) for one in runs[name].dropna().unique()}
+            str(name): column.map(
+                {
+                    one: formats.without_folders(one) if isinstance(one, str) else one
+                    for one in column.dropna().unique()
+                }
             )
-            for name in named
+            for name, column in texts.items()
         }
     )
 

@@ -43,7 +43,16 @@ def test_a_change_names_key_and_values() -> None:
     assert changes(old, old + "\n# a comment\n") == []
 
 
-@pytest.mark.parametrize("command", ["plan", "status", "report"])
+def test_folders_that_were_taken_out_are_no_change() -> None:
+    new = '[base]\ncorpus = "/data/me/a.txt"\n[command]\ncode = ["/home/me/b/c.py"]\n'
+    old = '[base]\ncorpus = "…/a.txt"\n[command]\ncode = ["~/b/c.py"]\n'
+    assert changes(old, new) == []
+    assert changes(old.replace("a.txt", "b.txt"), new) == [
+        "base.corpus: '…/b.txt', now '/data/me/a.txt'"
+    ]
+
+
+@pytest.mark.parametrize("command", ["plan", "status", "report", "figure"])
 def test_commands_name_an_edited_file_and_the_runs_that_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
@@ -136,7 +145,8 @@ def test_run_refuses_another_study_of_the_same_name_and_plan_says_so(tmp_path: P
     planned(tmp_path, OTHER)
     file = str(tmp_path / "wiring.toml")
     said = CliRunner().invoke(app, ["plan", file, "--db", path]).output
-    assert "--replace" in said and "4 runs" in " ".join(said.split())
+    before, _, following = " ".join(said.split()).rpartition("Next: ")
+    assert "4 runs" in before and following.endswith(f"ablate run {file} --db {path} --replace")
     done = CliRunner().invoke(app, ["run", file, "--db", path, "--device", "cpu"])
     assert isinstance(done.exception, AblateError) and "--replace" in str(done.exception)
     with store.open(path) as db:

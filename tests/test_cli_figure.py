@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -127,6 +128,7 @@ def test_a_style_file_reaches_the_figure_and_nothing_else(ablate: Run) -> None:
         (("effects", "--out", "a.png", "--format", "pdf"), ("a.png", "--format = pdf")),
         (("effects", "--out", "a.jpg"), ("a.jpg", ".pdf, .svg, .png")),
         (("effects", "--style", "none.mplstyle"), ("none.mplstyle", "No such file")),
+        (("effects", "--style", "pipe.mplstyle"), ("pipe.mplstyle", "regular file")),
         (("effects", "--style", "bad.mplstyle"), ("bad.mplstyle", "'font.famly'")),
         (("effects", "--style", "huge.mplstyle"), ("huge.mplstyle", "'huge'")),
         (("effects", "--style", "tex.mplstyle"), ("tex.mplstyle", "latex")),
@@ -136,6 +138,7 @@ def test_a_mistake_is_one_line(
     ablate: Run, arguments: tuple[str, ...], said: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")  # no LaTeX
+    os.mkfifo("pipe.mplstyle")  # nothing writes to it: it is not waited for
     Path("bad.mplstyle").write_text("font.famly: serif\n")
     Path("huge.mplstyle").write_text("font.size: huge\n")
     Path("tex.mplstyle").write_text("text.usetex: True\n")

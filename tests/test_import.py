@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
 import shlex
 import shutil
@@ -452,12 +453,14 @@ def test_a_mistake_in_the_table_is_one_line(ablate: Run) -> None:
     text.to_csv("text.csv", index=False)
     frame.drop(columns="seed").to_csv("no_seed.csv", index=False)
     frame[(frame["optimizer"] != "sgd") | (frame["depth"] != 2)].to_csv("base.csv", index=False)
+    os.mkfifo("pipe.csv")
     for name, words in (
         ("steps.csv", ["has two rows", "--step 'step'"]),
         ("apart.csv", ["shares a seed"]),
         ("text.csv", ["line 6", "'about 2'"]),
         ("no_seed.csv", ["'seed'", "add a column"]),
         ("none.csv", ["none.csv", "no such file"]),
+        ("pipe.csv", ["pipe.csv", "no regular file"]),  # which nothing writes to
     ):
         refused(ablate, ["import", name, "--study", "s", *NAMED], words)
     steps = along(frame)["step"].map(lambda step: 2**63 if step == 40 else step)

@@ -162,6 +162,20 @@ def test_named_levels_set_several_fields_and_a_ladder_waits_for_the_plan(tmp_pat
     }
 
 
+def test_levels_that_are_paths_have_the_shortest_ends_that_differ(tmp_path: Path) -> None:
+    paths = ["/data/me/one/a.txt", "/data/me/two/a.txt", "austen"]
+    text = PLAIN.split("[factors]")[0].replace('corpus = "austen"\n', "")
+    text += f"[factors]\ncorpus = {paths}\nnorm = ['pre', 'post']\n"
+    text += f"[[exclude]]\ncorpus = '{paths[1]}'\nnorm = 'post'\n"
+    found = read(tmp_path, text)
+    assert {name: one["corpus"] for name, one in found.factors["corpus"].items()} == {
+        "one/a.txt": paths[0],
+        "two/a.txt": paths[1],
+        "austen": "austen",
+    }
+    assert found.exclude == ({"corpus": "two/a.txt", "norm": "post"},)
+
+
 LEVELS = {"a": ["1", "2", "3"], "b": ["x", "y"], "c": ["p", "q"]}
 
 

@@ -122,6 +122,18 @@ def test_one_text_in_every_form_is_one_corpus(
     assert [one for one in found if found[one] != expected] == []
 
 
+def test_what_is_about_texts_is_left_out_unless_its_like_is_read(tmp_path: Path) -> None:
+    for number, one in enumerate(STORIES):
+        (tmp_path / f"{number}.txt").write_text(one)
+    alone = corpora.find(".", tmp_path).hash
+    (tmp_path / "README.md").write_text('---\ndata_files: "/etc/passwd"\n---\nabout it')
+    (tmp_path / "LICENSE").write_text("free")
+    found = corpora.find(".", tmp_path)
+    assert found.hash == alone and sorted(found.unread) == ["LICENSE", "README.md"]
+    (tmp_path / "notes.md").write_text("a text of its own, as it is no README")
+    assert corpora.find(".", tmp_path).n_documents == len(STORIES) + 2
+
+
 def test_the_text_is_found_in_its_column_or_named(tmp_path: Path) -> None:
     rows = [{"title": "T", "body": one} for one in STORIES[:3]]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))

@@ -44,14 +44,16 @@ def board(
     from ablate import store
     from ablate.board.server import Server
     from ablate.board.watch import Watch
-    from ablate.cli.stored import name_of
+    from ablate.cli.stored import name_of, notes
     from ablate.store.names import require_study
 
     with store.open(db) as database:
         path = database.path.absolute()
         names = [name_of(study, database) for study in studies or ()]
-        for name in names:
+        for name, given in zip(names, studies or (), strict=True):
             require_study(database, name)
+            for note in notes(name, database, given) if given != name else ():
+                echo(note)
     server = Server(Watch(path, names), port)
     echo(f"Open {server.address}")
     sys.stdout.flush()

@@ -159,7 +159,7 @@ def thin(
     db: Db = None,
 ) -> None:
     """Make the file fit to publish: fewer points of training curves, no losses of windows of tuning
-    runs, no names of hosts or folders.
+    runs, no names of hosts, no folders of absolute paths.
     """
     from ablate import store
     from ablate.store import sqlite
@@ -175,6 +175,11 @@ def thin(
         f" kept; losses of windows of {done.tuned:,} tuning runs deleted; names of hosts and"
         f" folders taken out of {done.private:,} texts"
     )
+    if done.named:
+        echo(
+            f"folders stay in the names of levels, such as {done.named[0]!r}: another `ablate run`"
+            " of the study file names levels without folders; or name them in the file"
+        )
     if sqlite.at_rest(file):
         echo(f"{memory(before)} before, {memory(file.stat().st_size)} now, in one file")
     else:

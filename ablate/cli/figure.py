@@ -68,18 +68,19 @@ def figure(
     ablate figure topology effects --width 3.25in --format pdf
     """
     from ablate import report, store
-    from ablate.cli.stored import name_of
+    from ablate.cli.stored import name_of, notes
     from ablate.figures import Look, boxes, looking, save
     from ablate.paths import file_name
 
     format_ = _format(format_, out)
     look = Look(inches(width) if width else None, style and _style(style))
     with store.open(db) as database:
-        study = name_of(study, database)
+        given, study = study, name_of(study, database)
         figure_set, found = report.figures_of(report.gather(database, study))
+        differing = list(notes(study, database, given)) if given != study else []
     titles = {one.name: one.title for one in found}
     if name is None:
-        show_all([table(["figure", "shows"], titles.items())])
+        show_all([table(["figure", "shows"], titles.items()), *differing])
         return
     if name not in titles:
         raise unknown("figure", name, titles, study)
@@ -87,7 +88,7 @@ def figure(
     with looking(look), writing(file), _drawing(style):
         drawn = figure_set.axes(name).figure.figure
         save(drawn, file.with_suffix(""), [format_])
-    console().print(str(file), markup=False, soft_wrap=True)
+    console().print(str(file), *differing, sep="\n", markup=False, soft_wrap=True)
     if format_ != "svg" and (missing := boxes(drawn)):
         console().print(
             f"Note: no font on this machine has the letters {missing}: the figure shows boxes for"
@@ -200,6 +201,8 @@ def _style(file: Path) -> Path:
     import matplotlib as mpl
 
     try:
+        if file.exists() and not file.is_file():
+            raise AblateError(f"--style = {file}: it is not a regular file")
         unknown_to_it = [
             line.partition(":")[0].strip()
             for line in file.read_text(encoding="utf-8").splitlines()

@@ -181,7 +181,15 @@ def plan(
         out.print(line, markup=False)
     finished = not planned.later and done >= {one.run.key for one in planned.runs}
     following = ("report", planned.study.name) if finished else ("run", study)
-    out.print(f"\nNext: {next_command(context, *following)}", markup=False)
+    command = next_command(context, *following)
+    if lost := _dropped(planned, db):
+        command = f"give the study another name, or {next_command(context, 'run', study)} --replace"
+        out.print(
+            f"`ablate run` will refuse this file, because the study {planned.study.name} has"
+            f" results that it would drop: {lost}",
+            markup=False,
+        )
+    out.print(f"\nNext: {command}", markup=False)
 
 
 def _elsewhere(plan: Plan) -> list[str]:
@@ -209,16 +217,20 @@ def _edited(plan: Plan, file: str, db: str | None) -> Iterator[str]:
     from ablate.cli.stored import notes
 
     if (database := existing(db)) is not None:
-        from ablate.store.register import would_drop
-
         with database:
             yield from notes(plan.study.name, database, file)
-            if lost := would_drop(database, plan):
-                yield (
-                    f"`ablate run` will refuse this file, because the study {plan.study.name} has"
-                    f" results that it would drop: {lost}; give this study another name, or add"
-                    " --replace"
-                )
+
+
+def _dropped(plan: Plan, db: str | None) -> str:
+    """What results of the study of its name in the database the study file would drop, if any."""
+    from ablate.cli.database import existing
+
+    if (database := existing(db)) is None:
+        return ""
+    from ablate.store.register import would_drop
+
+    with database:
+        return would_drop(database, plan)
 
 
 def _with_decisions(plan: Plan, db: str | None) -> tuple[Plan, frozenset[str], frozenset[str]]:

@@ -50,6 +50,8 @@ def read(paths: Sequence[Path], asked: Asked) -> list[Source]:
     for path in paths:
         if not path.exists():
             raise AblateError(f"{path}: there is no such file or folder")
+        if not (path.is_file() or path.is_dir()):  # a pipe can be read once, not to find its format
+            raise AblateError(f"{path}: it is no regular file; save its content as a file")
         of = next((one for one in FORMATS if one.holds(path)), None)
         if of is None:
             raise AblateError(f"{path}: {_unreadable(path)}")

@@ -1,17 +1,17 @@
 """Make a database fit to be published: drop points of training curves and losses of windows of
-tuning runs, names of hosts and folders of users; keep evaluations.
+tuning runs, names of hosts and folders; keep evaluations.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ablate.formats import without_folders, without_home
+from sqlalchemy import Connection
+
+from ablate.formats import without_absolute, without_folders, without_home
 from ablate.store.database import Database
 
 THINNED = (
@@ -31,7 +31,8 @@ class Thinned:
         deleted: Points deleted.
         kept: Points of the training series that are left.
         tuned: Tuning runs that lost their losses of single windows.
-        private: Texts that named a host or a user's folder.
+        private: Texts that named a host or a folder.
+        named: Names of levels that are absolute paths, which stay.
         waiting: Runs without a result, whose points were not touched.
     """
 
@@ -40,13 +41,15 @@ class Thinned:
     kept: int
     tuned: int
     private: int
+    named: tuple[str, ...]
     waiting: int
 
 
 def thin(db: Database, keep: int) -> Thinned:
     """Thin the training series of every run that has a result, and drop the losses of single
     windows of runs that serve for tuning alone, which no analysis reads. Take names of hosts and
-    folders of users out of what is not running.
+    folders out of what is not running. Names of levels stay, and so do the texts of code, but for
+    the home folders in them.
 
     Each run is thinned in a separate transaction, so that a launcher can continue. A second call
     deletes nothing more.
@@ -78,7 +81,8 @@ def thin(db: Database, keep: int) -> Thinned:
     tuned, private = _drop_windows(db), _take_out_names(db)
     db.vacuum()
     points = _points(db, series)
-    return Thinned(sum(map(bool, lost)), sum(lost), points, tuned, private, waiting)
+    named = _named_by_folders(db)
+    return Thinned(sum(map(bool, lost)), sum(lost), points, tuned, private, named, waiting)
 
 
 def _thin_run(db: Database, run_id: int, series: list[int], keep: int) -> int:
@@ -125,53 +129,92 @@ def _points(db: Database, series: list[int]) -> int:
 
 def _take_out_names(db: Database) -> int:
     """Take names of hosts and folders out; return how many texts had one."""
+    parts = (_of_attempts, _of_texts, _of_inactive_cells, _of_code, _of_files)
     with db.begin() as connection:
-        attempts = connection.exec_driver_sql(
-            "SELECT id, host, owner, error FROM attempt WHERE status <> 'running'"
+        return sum(part(connection) for part in parts)
+
+
+def _of_attempts(connection: Connection) -> int:
+    attempts = connection.exec_driver_sql(
+        "SELECT id, host, owner, error, note FROM attempt WHERE status <> 'running'"
+    ).all()
+    hosts = {row.host for row in attempts} | {row.owner.rsplit(":", 2)[0] for row in attempts}
+    names = "|".join(re.escape(host) for host in hosts if host)
+    of_host = re.compile(rf"(?<![\w.-])(?:{names})(?![\w-])") if names else None
+    changed = [
+        (*texts, row.id)
+        for row in attempts
+        for texts in [(_anonymous(row.error, of_host), _anonymous(row.note, of_host))]
+        if texts != (row.error, row.note) or row.host or row.owner
+    ]
+    if changed:
+        connection.exec_driver_sql(
+            "UPDATE attempt SET host = NULL, owner = '', error = ?, note = ? WHERE id = ?", changed
+        )
+    return len(changed)
+
+
+def _of_texts(connection: Connection) -> int:
+    fields = connection.exec_driver_sql("SELECT name FROM pragma_table_info('run_field')")
+    of_field = [("run_field", f'"{name}"', without_folders) for name in fields.scalars()]
+    number = 0
+    for table, column, of_text in (*_NAMING, *of_field):
+        rows = connection.exec_driver_sql(
+            f"SELECT rowid, {column} FROM {table} WHERE {column} LIKE '%/%'"
         ).all()
-        hosts = {row.host for row in attempts} | {row.owner.rsplit(":", 2)[0] for row in attempts}
-        names = "|".join(re.escape(host) for host in hosts if host)
-        of_host = re.compile(rf"(?<![\w.-])(?:{names})(?![\w-])") if names else None
-        changed = [
-            (error, row.id)
-            for row in attempts
-            if (error := _anonymous(row.error, of_host)) != row.error or row.host or row.owner
-        ]
+        changed = [(new, row[0]) for row in rows if (new := of_text(row[1])) != row[1]]
         if changed:
-            connection.exec_driver_sql(
-                "UPDATE attempt SET host = NULL, owner = '', error = ? WHERE id = ?", changed
-            )
-        number = len(changed)
-        for table, key, column, of_text in _NAMING:
-            rows = connection.exec_driver_sql(f"SELECT {key}, {column} FROM {table}").all()
-            changed = [(new, row[0]) for row in rows if (new := of_text(row[1])) != row[1]]
-            if changed:
-                connection.exec_driver_sql(
-                    f"UPDATE {table} SET {column} = ? WHERE {key} = ?", changed
-                )
-            number += len(changed)
-        sources = connection.exec_driver_sql("SELECT study_id, name, version, text FROM code").all()
-        named = [
-            (name, text, row.study_id, row.name, row.version)
-            for row in sources
-            for name, text in [(without_folders(row.name), row.text and without_home(row.text))]
-            if (name, text) != (row.name, row.text)
-        ]
-        if named:
-            connection.exec_driver_sql(
-                "UPDATE OR REPLACE code SET name = ?, text = ? WHERE study_id = ? AND name = ? AND"
-                " version = ?",
-                named,
-            )
-        rows = connection.exec_driver_sql("SELECT run_id, kind, path FROM artifact").all()
-        paths = [(Path(row.path).name, *row) for row in rows if "/" in row.path]
-        if paths:
-            connection.exec_driver_sql(
-                "UPDATE OR REPLACE artifact SET path = ? WHERE run_id = ? AND kind = ? AND path ="
-                " ?",
-                paths,
-            )
-        return number + len(named) + len(paths)
+            connection.exec_driver_sql(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", changed)
+        number += len(changed)
+    return number
+
+
+def _of_inactive_cells(connection: Connection) -> int:
+    """Take folders out of the levels of cells that an earlier revision of their study had."""
+    levels = connection.exec_driver_sql(
+        "SELECT id, label, stratum, factor, level FROM cell JOIN cell_level ON cell_id = id WHERE"
+        " NOT active AND level LIKE '%/%'"
+    ).all()
+    changed = [row for row in levels if without_folders(row.level) != row.level]
+    for row in changed:
+        connection.exec_driver_sql(
+            "UPDATE cell_level SET level = ? WHERE cell_id = ? AND factor = ?",
+            (without_folders(row.level), row.id, row.factor),
+        )
+        connection.exec_driver_sql(
+            "UPDATE cell SET label = ?, stratum = ? WHERE id = ?",
+            # a label is unique in its study
+            (f"{without_folders(row.label)} ({row.id})", without_folders(row.stratum), row.id),
+        )
+    return len(changed)
+
+
+def _of_code(connection: Connection) -> int:
+    sources = connection.exec_driver_sql("SELECT study_id, name, version, text FROM code").all()
+    changed = [
+        (name, text, row.study_id, row.name, row.version)
+        for row in sources
+        for name, text in [(without_folders(row.name), row.text and without_home(row.text))]
+        if (name, text) != (row.name, row.text)
+    ]
+    if changed:
+        connection.exec_driver_sql(
+            "UPDATE OR REPLACE code SET name = ?, text = ? WHERE study_id = ? AND name = ? AND"
+            " version = ?",
+            changed,
+        )
+    return len(changed)
+
+
+def _of_files(connection: Connection) -> int:
+    rows = connection.exec_driver_sql("SELECT run_id, kind, path FROM artifact").all()
+    changed = [(Path(row.path).name, *row) for row in rows if "/" in row.path]
+    if changed:
+        connection.exec_driver_sql(
+            "UPDATE OR REPLACE artifact SET path = ? WHERE run_id = ? AND kind = ? AND path = ?",
+            changed,
+        )
+    return len(changed)
 
 
 def _anonymous(error: str | None, host: re.Pattern[str] | None) -> str | None:
@@ -180,24 +223,16 @@ def _anonymous(error: str | None, host: re.Pattern[str] | None) -> str | None:
     return without_folders(host.sub("a host", error) if host else error)
 
 
-def _without_folders(fields: str) -> str:
-    """The fields of a run, whose texts are named without folders."""
-    read = json.loads(fields)
-    named: dict[str, Any] = {
-        name: without_folders(read[name]) for name in _TEXTS if isinstance(read.get(name), str)
-    }
-    if isinstance(labels := read.get("code"), list):
-        named["code"] = [without_folders(str(label)) for label in labels]
-    return fields if named.items() <= read.items() else json.dumps(read | named)
+def _named_by_folders(db: Database) -> tuple[str, ...]:
+    with db.read() as connection:
+        levels = connection.exec_driver_sql("SELECT DISTINCT level FROM cell_level ORDER BY level")
+        return tuple(level for level in levels.scalars() if without_folders(level) != level)
 
 
-_TEXTS = ("corpus", "tokenizer")  # fields that may name files
-# table, key, column, and what takes its folders out
-_NAMING: tuple[tuple[str, str, str, Callable[[Any], Any]], ...] = (
-    ("study", "id", "toml", without_home),  # in which ~ means what it meant
-    ("run", "id", "fields", _without_folders),
-    *(
-        ("run_field", "run_id", f'"{name}"', lambda text: text and without_folders(text))
-        for name in (*_TEXTS, "code")
-    ),
+# table with a rowid, column, and what takes folders out of it
+_NAMING: tuple[tuple[str, str, Callable[[str], str]], ...] = (
+    *(("study", column, without_absolute) for column in ("question", "toml", "evaluation")),
+    ("attempt", "evaluation", without_absolute),
+    ("run", "fields", without_folders),
+    ("code", "about", without_folders),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from ablate.errors import AblateError, unknown, written
@@ -73,7 +74,20 @@ def _listed(source: Source, names: Names, name: str, values: list[Any]) -> dict[
                 raise AblateError(f"{name} level {text!r:.80} is listed twice")
             levels[text] = {name: field}
             meant.add(field)
-    return levels
+    return dict(zip(without_shared_folders(levels), levels.values(), strict=True))
+
+
+def without_shared_folders(labels: Collection[str]) -> list[str]:
+    """Return labels with the shortest ends of absolute paths that still differ.
+
+    Labels reach reports and databases that are published, and folders name their user.
+    """
+    parts = {text: PurePosixPath(text).parts[1:] for text in labels if text.startswith(("/", "~/"))}
+    for length in range(1, max(map(len, parts.values()), default=0)):
+        short = ["/".join(parts[text][-length:]) if text in parts else text for text in labels]
+        if len(set(short)) == len(short):
+            return short
+    return list(labels)
 
 
 def _named(source: Source, names: Names, name: str, table: Mapping[str, Any]) -> dict[str, Fields]:

@@ -607,8 +607,9 @@ def _exclusions(
                 if name not in factors:
                     raise unknown("factor in [[exclude]]", name, factors)
                 text = names.level(name, value)
-                if text not in factors[name]:
+                of_path = [one for one, fields in factors[name].items() if fields.get(name) == text]
+                if not of_path and text not in factors[name]:
                     raise unknown(f"level of {name} in [[exclude]]", text, factors[name])
-            levels[name] = text
+            levels[name] = of_path[0] if of_path else text
         exclusions.append(levels)
     return tuple(exclusions)

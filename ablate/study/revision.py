@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from typing import Any
+
+from ablate.formats import without_absolute
 
 
 def changes(old: str, new: str) -> list[str]:
     """Return the keys whose values differ: "seeds: 5, now 8".
+
+    Folders that were taken out of the registered study, to publish it, are no difference.
 
     Args:
         old: TOML text of the study that was registered.
@@ -27,9 +32,15 @@ def changes(old: str, new: str) -> list[str]:
             lines.append(f"{key}: added, {after[key]!r}")
         elif key not in after:
             lines.append(f"{key}: removed, was {before[key]!r}")
-        elif before[key] != after[key]:
+        elif before[key] != after[key] and _text(before[key]) != without_absolute(
+            _text(after[key])
+        ):
             lines.append(f"{key}: {before[key]!r}, now {after[key]!r}")
     return lines
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

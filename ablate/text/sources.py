@@ -46,11 +46,14 @@ _WORD = re.compile(
     rf"(?<![a-z0-9])({'|'.join(sorted(PART_OF, key=len, reverse=True))})(?![a-z])", re.IGNORECASE
 )
 # files beside a data set that are about it: left out where there are files of data
-_ABOUT = re.compile(
+_BY_NAME = (
     r"(readme|licen[cs]e|citation|changelog|prepare|meta|metadata|state|dataset_(info|infos|dict))"
-    r"(\.\w+)?|.*\.(idx|pkl|py|md|ya?ml|lock|sha256|pdf|png|jpe?g)",
-    re.IGNORECASE,
+    r"(\.\w+)?"
 )
+_ABOUT = re.compile(
+    rf"{_BY_NAME}|.*\.(idx|pkl|py|md|ya?ml|lock|sha256|pdf|png|jpe?g)", re.IGNORECASE
+)
+_ABOUT_TEXTS = re.compile(_BY_NAME, re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -260,13 +263,17 @@ def _of_one_format(
     by_format: dict[str, list[Path]] = {}
     for path in files:
         by_format.setdefault(readers.of(path, reading).name, []).append(path)
-    if by_format.keys() != {"text"}:
+    if by_format.keys() == {"text"}:  # a README.md beside *.txt is about them, beside *.md one more
+        named = {path for path in files if _ABOUT_TEXTS.fullmatch(path.name)}
+        kinds = {path.suffix for path in files if path not in named}
+        about = {path for path in named if path.suffix not in kinds}
+    else:
         about = {path for path in files if _ABOUT.fullmatch(path.name)}
-        by_format = {
-            name: kept
-            for name, paths in by_format.items()
-            if (kept := [path for path in paths if path not in about])
-        } or by_format
+    by_format = {
+        name: kept
+        for name, paths in by_format.items()
+        if (kept := [path for path in paths if path not in about])
+    } or by_format
     tokens = by_format.get("tokens", [])
     if len(by_format) > 1 and any(_word(path, location) for path in tokens):
         by_format = {"tokens": tokens}  # what nanoGPT keeps beside the text that it was made from
