@@ -147,18 +147,13 @@ def fields(study: str, db: Source = None) -> dict[int, dict[str, Any]]:
 
 def without_folders(runs: pd.DataFrame) -> pd.DataFrame:
     """Return runs whose texts name files without the folders of their user, to be published."""
-    texts = runs.select_dtypes(["object", "string", "category"])
-    return runs.assign(
-        **{
-            str(name): column.map(
-                {
-                    one: formats.without_folders(one) if isinstance(one, str) else one
-                    for one in column.dropna().unique()
-                }
-            )
-            for name, column in texts.items()
-        }
-    )
+    changed = {}
+    for name, column in runs.select_dtypes(["object", "string", "category"]).items():
+        texts = [one for one in column.dropna().unique() if isinstance(one, str)]
+        short = {one: new for one in texts if (new := formats.without_folders(one)) != one}
+        if short:
+            changed[str(name)] = column.astype(object).map(lambda one, by=short: by.get(one, one))
+    return runs.assign(**changed)
 
 
 def levels(study: str, db: Source = None) -> dict[str, dict[str, str]]:
