@@ -88,10 +88,12 @@ def harmless(text: str) -> str:
     return _ACTING.sub(lambda match: _escaped(match[0]), text)
 
 
-_HOME = re.compile(r"(?:/home|/Users)/[^/\s\"']+|/root(?![\w.-])")
-_FOLDERS = r"/(?:[^\s/\"':,()]+/)+(?=[^\s/\"':,()])"
-_ABSOLUTE = re.compile(rf"(?<![\w.:/~]){_FOLDERS}")
-_FROM_HOME = re.compile(rf"(?<![\w.:/])~{_FOLDERS}")
+_HOME = re.compile(r"(?:/home|/Users)/[^/\s\"'\\]+|/root(?![\w.-])")
+_FOLDERS = r"/(?!/)(?:[^\s/\"':,()\\]+/+)+"
+_ABSOLUTE = re.compile(  # not within relative paths, and of URLs those of files
+    rf"(?:(?<![\w./~…])|(?<=file://)|(?<=sqlite:///)){_FOLDERS}"
+)
+_FROM_HOME = re.compile(rf"(?<![\w./])~{_FOLDERS}")
 
 
 def without_home(text: str) -> str:
@@ -110,6 +112,24 @@ def without_absolute(text: str) -> str:
 def without_folders(text: str) -> str:
     """Return `text` with … in place of the folders of absolute paths, also of those from ~."""
     return _FROM_HOME.sub("…/", without_absolute(text))
+
+
+def each_text(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a value of JSON or TOML with `change` made in every text, also in texts of JSON."""
+    if isinstance(value, dict):
+        return {key: each_text(one, change) for key, one in value.items()}
+    if isinstance(value, list):
+        return [each_text(one, change) for one in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        inner = json.loads(value) if value.startswith(("{", "[")) else None
+    except ValueError:
+        inner = None
+    if inner is None:
+        return change(value)
+    changed = each_text(inner, change)
+    return value if changed == inner else json.dumps(changed, ensure_ascii=False)
 
 
 def _escaped(char: str) -> str:

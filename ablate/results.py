@@ -138,7 +138,7 @@ def fields(study: str, db: Source = None) -> dict[int, dict[str, Any]]:
         for run, text in part.rows:
             if text not in read:
                 read[text] = {
-                    name: formats.without_folders(value) if isinstance(value, str) else value
+                    name: formats.each_text(value, formats.without_folders)
                     for name, value in json.loads(text).items()
                 }
             of_runs[run] = read[text]
@@ -146,11 +146,20 @@ def fields(study: str, db: Source = None) -> dict[int, dict[str, Any]]:
 
 
 def without_folders(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return runs whose texts name files without the folders of their user, to be published."""
+    """Return runs whose texts name files without the folders of their user, to be published.
+
+    Names of cells, levels and studies stay.
+    """
     changed = {}
     for name, column in runs.select_dtypes(["object", "string", "category"]).items():
-        texts = [one for one in column.dropna().unique() if isinstance(one, str)]
-        short = {one: new for one in texts if (new := formats.without_folders(one)) != one}
+        of_levels = isinstance(column.dtype, pd.CategoricalDtype) and column.dtype.ordered
+        named = of_levels or name in TEXT or name in ("arm", "baseline_level")
+        texts = () if named else {one for one in column if isinstance(one, str)}
+        short = {
+            one: new
+            for one in texts
+            if (new := formats.each_text(one, formats.without_folders)) != one
+        }
         if short:
             changed[str(name)] = column.astype(object).map(lambda one, by=short: by.get(one, one))
     return runs.assign(**changed)

@@ -255,7 +255,10 @@ def test_a_thinned_curve_keeps_its_ends_and_the_same_steps_in_every_run(tmp_path
 def test_texts_lose_folders_and_other_columns_nothing() -> None:
     depth = pd.Categorical(["12", "2", "2"], categories=["12", "2"], ordered=True)
     command = ['["/data/me/bin/python", "~/train.py"]', None, "/v1"]
-    frame = pd.DataFrame({"depth": depth, "loss": [1.0, math.nan, 2.0], "command": command})
+    cell = ["x=/data/one/a", "x=/data/two/a", "x=/data/two/a"]
+    frame = pd.DataFrame(
+        {"depth": depth, "loss": [1.0, math.nan, 2.0], "command": command, "cell": cell}
+    )
     found = results.without_folders(frame)
     assert found["command"].dropna().tolist() == ['["…/python", "~/train.py"]', "/v1"]
     pd.testing.assert_frame_equal(found.drop(columns="command"), frame.drop(columns="command"))

@@ -11,6 +11,7 @@ import math
 import shutil
 import socket
 import sqlite3
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -224,12 +225,44 @@ def test_names_of_hosts_and_folders_are_taken_out(db: Database, folder: str) -> 
     assert b"alice" not in data and f"{host}:".encode() not in data
 
 
-def test_folders_stay_in_levels_of_use_and_are_named(db: Database) -> None:
+@pytest.mark.parametrize("word", ["/home/alice", "/root", "/data/alice/x", 'a "/home/alice" b'])
+def test_a_thinned_run_of_a_script_can_be_read(db: Database, word: str) -> None:
+    command = {"command": json.dumps(["python", "--cache", word]), "lr": 0.1}
+    written = json.dumps('python --cache "' + word + '"')
+    toml = f"[command]\nrun = {written}\n"
+    with contextlib.closing(sqlite3.connect(db.path)) as connection, connection:
+        connection.execute("UPDATE run SET fields = ?", (json.dumps(command),))
+        connection.execute("UPDATE study SET toml = ?", (toml,))
+    thin(db, 20)
+    ((fields,),) = rows(db.path, "SELECT DISTINCT fields FROM run")
+    words = json.loads(json.loads(fields)["command"])
+    assert words[:2] == ["python", "--cache"] and "alice" not in words[2] and words[2] != word
+    ((toml,),) = rows(db.path, "SELECT toml FROM study")
+    assert tomllib.loads(toml)["command"]["run"] == f'python --cache "{words[2]}"'
+
+
+def test_folders_stay_in_names_of_levels_and_are_named(db: Database) -> None:
+    toml = '[factors.text]\n"/a/b.txt" = {}\n"/c/b.txt" = {}\n'
     with db.begin() as connection:
         connection.exec_driver_sql("UPDATE cell_level SET level = '/a/b.txt' WHERE cell_id = 1")
-        connection.exec_driver_sql("UPDATE cell SET label = 'corpus=/a/b.txt' WHERE id = 1")
-    assert thin(db, 20).named == ("/a/b.txt",)
-    with db.begin() as connection:  # as if a later revision had left the cell out
+        connection.exec_driver_sql("UPDATE study SET toml = ?", (toml,))
+    name = rows(db.path, "SELECT name FROM study")[0][0]
+    assert thin(db, 20).named == ("/a/b.txt", name)
+    assert rows(db.path, "SELECT toml FROM study") == [(toml,)]
+
+
+def test_a_cell_with_another_name_now_goes_with_its_folders(db: Database) -> None:
+    with db.begin() as connection:
+        for statement in (
+            "INSERT INTO cell SELECT 99, study_id, 'text=/a/b.txt', '', 0 FROM cell WHERE id = 1",
+            "INSERT INTO cell_level VALUES (99, 'text', '/a/b.txt', 0)",
+            "INSERT INTO member SELECT 99, run_id, role, ordinal FROM member WHERE cell_id = 1",
+        ):
+            connection.exec_driver_sql(statement)
+    cells = "SELECT count(*) FROM cell"
+    before = rows(db.path, cells)[0][0]
+    assert thin(db, 20).named == () and rows(db.path, cells) == [(before - 1,)]
+    with db.begin() as connection:  # its runs stay with a cell that has no other
+        connection.exec_driver_sql("UPDATE cell_level SET level = '/a/b' WHERE cell_id = 1")
         connection.exec_driver_sql("UPDATE cell SET active = 0 WHERE id = 1")
-    assert thin(db, 20).named == ()
-    assert rows(db.path, "SELECT label FROM cell WHERE id = 1") == [("corpus=…/b.txt (1)",)]
+    assert thin(db, 20).named == ("/a/b",) and rows(db.path, cells) == [(before - 1,)]

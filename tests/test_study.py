@@ -15,6 +15,7 @@ from ablate.plan import plan
 from ablate.scaling.held_out import HELD_OUT
 from ablate.study import Crossed, Study, Tune, TwoStage, load, split_seed, tables
 from ablate.study.design import combinations, count
+from ablate.study.levels import without_shared_folders
 from ablate.study.source import Source
 from ablate.study.values import field_value, label, number
 from ablate.study.write import value, write
@@ -160,6 +161,27 @@ def test_named_levels_set_several_fields_and_a_ladder_waits_for_the_plan(tmp_pat
         },
         "kv": {"a": {}, "b <i>": {"n_kv_head": 1}},
     }
+
+
+@pytest.mark.parametrize(
+    ("labels", "short"),
+    [
+        (["/d/one/a", "/d/two/a", "/d/three/b"], ["one/a", "two/a", "three/b"]),
+        (["~/x/a", "a.txt"], ["a", "a.txt"]),
+        (["/x/a", "a"], None),
+        (["/", "/b", "~/"], None),
+        (["/p q/ x", "/b/(.*)/g/", "/d/e"], ["/p q/ x", "/b/(.*)/g/", "e"]),
+    ],
+)
+def test_labels_of_paths(labels: list[str], short: list[str] | None) -> None:
+    assert without_shared_folders(labels) == (short or labels)
+
+
+def test_an_exclusion_means_the_label_first(tmp_path: Path) -> None:
+    text = PLAIN.split("[factors]")[0] + "[factors.norm_of]\ndeep = { norm = 'pre' }\n"
+    text += "pre = { norm = 'post' }\n[factors.depth]\na = {}\nb = { n_layer = 2 }\n"
+    text += "[[exclude]]\nnorm_of = 'pre'\ndepth = 'b'\n"
+    assert read(tmp_path, text).exclude == ({"norm_of": "pre", "depth": "b"},)
 
 
 def test_levels_that_are_paths_have_the_shortest_ends_that_differ(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def thin(
     db: Db = None,
 ) -> None:
     """Make the file fit to publish: fewer points of training curves, no losses of windows of tuning
-    runs, no names of hosts, no folders of absolute paths.
+    runs, no names of hosts, no folders of absolute paths but in the text of your code.
     """
     from ablate import store
     from ablate.store import sqlite
@@ -177,8 +177,8 @@ def thin(
     )
     if done.named:
         echo(
-            f"folders stay in the names of levels, such as {done.named[0]!r}: another `ablate run`"
-            " of the study file names levels without folders; or name them in the file"
+            f"folders stay in names of levels or in study files, such as {done.named[0]!r}: rename"
+            " levels of tables in the file, `ablate run` it again, then thin again"
         )
     if sqlite.at_rest(file):
         echo(f"{memory(before)} before, {memory(file.stat().st_size)} now, in one file")

@@ -209,7 +209,9 @@ def excluded(data: ReportData) -> list[str]:
     """Return a sentence on the combinations that the study file excludes, if any."""
     rules = data.settings.get("exclude") or []
     named = [
-        ", ".join(f"{factor} = {level}" for factor, level in rule.items())
+        ", ".join(
+            f"{factor} = {formats.without_folders(str(level))}" for factor, level in rule.items()
+        )
         for rule in rules
         if isinstance(rule, dict)
     ]

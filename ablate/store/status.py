@@ -234,12 +234,16 @@ def planned(db: Database, name: str) -> tuple[str, int]:
 
 
 def left(db: Database, name: str) -> dict[str, int]:
-    """Return the cells that an earlier revision of a study had → the number of their runs."""
+    """Return the cells that an earlier revision of a study had → the number of their runs that no
+    cell of the study has now.
+    """
     rows = selected(
         db,
         "SELECT cell.label AS cell, count(DISTINCT run_id) AS number FROM study"
         " JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id"
-        " WHERE study.name = :name AND NOT cell.active GROUP BY cell.id ORDER BY cell.id",
+        " WHERE study.name = :name AND NOT cell.active AND run_id NOT IN (SELECT run_id FROM member"
+        " JOIN cell AS kept ON kept.id = member.cell_id WHERE kept.active AND kept.study_id ="
+        " study.id) GROUP BY cell.id ORDER BY cell.id",
         name=name,
     )
     return {row.cell: row.number for row in rows}

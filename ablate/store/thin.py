@@ -5,13 +5,14 @@ tuning runs, names of hosts and folders; keep evaluations.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection
 
-from ablate.formats import without_absolute, without_folders, without_home
+from ablate.formats import each_text, without_absolute, without_folders, without_home
 from ablate.store.database import Database
 
 THINNED = (
@@ -32,7 +33,7 @@ class Thinned:
         kept: Points of the training series that are left.
         tuned: Tuning runs that lost their losses of single windows.
         private: Texts that named a host or a folder.
-        named: Names of levels that are absolute paths, which stay.
+        named: Names of levels that name folders, and of studies in whose files folders stay.
         waiting: Runs without a result, whose points were not touched.
     """
 
@@ -156,7 +157,7 @@ def _of_attempts(connection: Connection) -> int:
 
 def _of_texts(connection: Connection) -> int:
     fields = connection.exec_driver_sql("SELECT name FROM pragma_table_info('run_field')")
-    of_field = [("run_field", f'"{name}"', without_folders) for name in fields.scalars()]
+    of_field = [("run_field", f'"{name}"', _in_field) for name in fields.scalars()]
     number = 0
     for table, column, of_text in (*_NAMING, *of_field):
         rows = connection.exec_driver_sql(
@@ -170,23 +171,17 @@ def _of_texts(connection: Connection) -> int:
 
 
 def _of_inactive_cells(connection: Connection) -> int:
-    """Take folders out of the levels of cells that an earlier revision of their study had."""
-    levels = connection.exec_driver_sql(
-        "SELECT id, label, stratum, factor, level FROM cell JOIN cell_level ON cell_id = id WHERE"
-        " NOT active AND level LIKE '%/%'"
+    """Delete cells named by folders that their study has under other names now."""
+    inactive = connection.exec_driver_sql(
+        "SELECT DISTINCT cell.id, level FROM cell JOIN cell_level ON cell_level.cell_id = cell.id"
+        " WHERE NOT active AND level LIKE '%/%' AND NOT EXISTS (SELECT 1 FROM member WHERE cell_id"
+        " = cell.id AND run_id NOT IN (SELECT run_id FROM member JOIN cell AS kept ON kept.id ="
+        " cell_id WHERE kept.active AND kept.study_id = cell.study_id))"
     ).all()
-    changed = [row for row in levels if without_folders(row.level) != row.level]
-    for row in changed:
-        connection.exec_driver_sql(
-            "UPDATE cell_level SET level = ? WHERE cell_id = ? AND factor = ?",
-            (without_folders(row.level), row.id, row.factor),
-        )
-        connection.exec_driver_sql(
-            "UPDATE cell SET label = ?, stratum = ? WHERE id = ?",
-            # a label is unique in its study
-            (f"{without_folders(row.label)} ({row.id})", without_folders(row.stratum), row.id),
-        )
-    return len(changed)
+    named = {(row.id,) for row in inactive if without_folders(row.level) != row.level}
+    if named:
+        connection.exec_driver_sql("DELETE FROM cell WHERE id = ?", list(named))
+    return len(named)
 
 
 def _of_code(connection: Connection) -> int:
@@ -226,13 +221,31 @@ def _anonymous(error: str | None, host: re.Pattern[str] | None) -> str | None:
 def _named_by_folders(db: Database) -> tuple[str, ...]:
     with db.read() as connection:
         levels = connection.exec_driver_sql("SELECT DISTINCT level FROM cell_level ORDER BY level")
-        return tuple(level for level in levels.scalars() if without_folders(level) != level)
+        found = [level for level in levels.scalars() if without_folders(level) != level]
+        files = connection.exec_driver_sql("SELECT name, toml FROM study ORDER BY name").all()
+    return (*found, *(name for name, toml in files if without_absolute(toml) != toml))
+
+
+def _in_field(text: str) -> str:
+    return str(each_text(text, without_folders))
+
+
+def _in_file(toml: str) -> str:
+    """The text of a study file without folders; as it is if that renames keys, which are levels."""
+    new = without_absolute(toml)
+    try:
+        same = tomllib.loads(new) == each_text(tomllib.loads(toml), without_absolute)
+    except tomllib.TOMLDecodeError:
+        return toml
+    return new if same else toml
 
 
 # table with a rowid, column, and what takes folders out of it
 _NAMING: tuple[tuple[str, str, Callable[[str], str]], ...] = (
-    *(("study", column, without_absolute) for column in ("question", "toml", "evaluation")),
-    ("attempt", "evaluation", without_absolute),
-    ("run", "fields", without_folders),
-    ("code", "about", without_folders),
+    ("study", "question", without_absolute),
+    ("study", "toml", _in_file),
+    ("study", "evaluation", _in_field),
+    ("attempt", "evaluation", _in_field),
+    ("run", "fields", _in_field),
+    ("code", "about", _in_field),
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
-from pathlib import PurePosixPath
 from typing import Any
 
 from ablate.errors import AblateError, unknown, written
@@ -14,6 +14,7 @@ from ablate.study.values import label, positive
 
 Factors = dict[str, dict[str, Fields]]
 
+_PATH = re.compile(r"~?(?:/[^\s/]+){2,}")
 LADDER = ("params", "aspect", "d_head")
 # what solving a step of the ladder fills in
 LADDER_SETS = ("n_layer", "d_model", "n_head", "d_head", "d_mlp")
@@ -78,13 +79,13 @@ def _listed(source: Source, names: Names, name: str, values: list[Any]) -> dict[
 
 
 def without_shared_folders(labels: Collection[str]) -> list[str]:
-    """Return labels with the shortest ends of absolute paths that still differ.
+    """Return labels in which absolute paths are cut to their last parts, as few as keep all apart.
 
     Labels reach reports and databases that are published, and folders name their user.
     """
-    parts = {text: PurePosixPath(text).parts[1:] for text in labels if text.startswith(("/", "~/"))}
-    for length in range(1, max(map(len, parts.values()), default=0)):
-        short = ["/".join(parts[text][-length:]) if text in parts else text for text in labels]
+    parts = {text: text.split("/")[1:] for text in labels if _PATH.fullmatch(text)}
+    for number in range(1, max(map(len, parts.values()), default=0)):
+        short = ["/".join(parts[text][-number:]) if text in parts else text for text in labels]
         if len(set(short)) == len(short):
             return short
     return list(labels)

@@ -607,9 +607,11 @@ def _exclusions(
                 if name not in factors:
                     raise unknown("factor in [[exclude]]", name, factors)
                 text = names.level(name, value)
-                of_path = [one for one, fields in factors[name].items() if fields.get(name) == text]
-                if not of_path and text not in factors[name]:
-                    raise unknown(f"level of {name} in [[exclude]]", text, factors[name])
-            levels[name] = of_path[0] if of_path else text
+                if text not in factors[name]:  # a path, of which the label has the end
+                    of_path = [at for at, own in factors[name].items() if own.get(name) == text]
+                    if len(of_path) != 1:
+                        raise unknown(f"level of {name} in [[exclude]]", text, factors[name])
+                    text = of_path[0]
+            levels[name] = text
         exclusions.append(levels)
     return tuple(exclusions)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from typing import Any
 
-from ablate.formats import without_absolute
+from ablate.formats import each_text, without_absolute
 
 
 def changes(old: str, new: str) -> list[str]:
     """Return the keys whose values differ: "seeds: 5, now 8".
 
-    Folders that were taken out of the registered study, to publish it, are no difference.
+    Folders that were taken out of one of the texts, to publish it, are no difference.
 
     Args:
         old: TOML text of the study that was registered.
@@ -32,15 +31,17 @@ def changes(old: str, new: str) -> list[str]:
             lines.append(f"{key}: added, {after[key]!r}")
         elif key not in after:
             lines.append(f"{key}: removed, was {before[key]!r}")
-        elif before[key] != after[key] and _text(before[key]) != without_absolute(
-            _text(after[key])
-        ):
+        elif not _alike(before[key], after[key]):
             lines.append(f"{key}: {before[key]!r}, now {after[key]!r}")
     return lines
 
 
-def _text(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+def _alike(one: object, other: object) -> bool:
+    return (
+        one == other
+        or one == each_text(other, without_absolute)
+        or other == each_text(one, without_absolute)
+    )
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
