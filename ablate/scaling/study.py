@@ -136,8 +136,8 @@ def resources(runs: pd.DataFrame, levels: Mapping[str, Mapping[str, str]]) -> li
                 groups.setdefault(
                     tuple((other, level) for other, level in chosen.items() if other != factor), []
                 ).append(cell)
-        several = [first.loc[group] for group in groups.values() if len(group) > 1]
-        if several and all(_grows(part, fields) for part in several):
+        several = [group for group in groups.values() if len(group) > 1]
+        if several and all(_grows(first.loc[group], fields) for group in several):
             growing.append(factor)
     return growing
 
