@@ -88,12 +88,17 @@ def harmless(text: str) -> str:
     return _ACTING.sub(lambda match: _escaped(match[0]), text)
 
 
+TAKEN_OUT = "…/"  # in place of folders
 _HOME = re.compile(r"(?:/home|/Users)/[^/\s\"'\\]+|/root(?![\w.-])")
 _FOLDERS = r"/(?!/)(?:[^\s/\"':,()\\]+/+)+"
-_ABSOLUTE = re.compile(  # not within relative paths, and of URLs those of files
-    rf"(?:(?<![\w./~…])|(?<=file://)|(?<=sqlite:///)){_FOLDERS}"
-)
+# not within relative paths, of options such as -I/usr/include, and of URLs those of files
+_STARTS = r"(?:(?<![\w./~…])|(?<=[\s\"'=]-\w)|(?<=^-\w)|(?<=file://)|(?<=sqlite:///))"
+_ABSOLUTE = re.compile(_STARTS + _FOLDERS)
 _FROM_HOME = re.compile(rf"(?<![\w./])~{_FOLDERS}")
+# a text that is a path and no command of several words, which may start with one; a quoted path
+_WHOLE = re.compile(r"~?/(?:(?! [-/~])[^{}\n])*")
+_QUOTED = re.compile(r"(?<=([\"']))~?/[^\"'\n{}\\]*(?=\1)")
+_HOME_OF_WHOLE = re.compile(r"^(?:(?:/home|/Users)/[^/]+|/root)(?=/|$)")
 
 
 def without_home(text: str) -> str:
@@ -104,14 +109,28 @@ def without_home(text: str) -> str:
 def without_absolute(text: str) -> str:
     """Return `text` with … in place of the folders of absolute paths, and ~ for homes of users.
 
-    Paths from ~ keep their meaning.
+    Paths from ~ keep their meaning. Words of a path may have blanks where the path is the whole
+    text, or quoted.
     """
-    return _ABSOLUTE.sub("…/", without_home(text))
+    if _WHOLE.fullmatch(text):
+        return _without_folders(text)
+    quoted = _QUOTED.sub(lambda match: _without_folders(match[0]), text)
+    return _ABSOLUTE.sub(TAKEN_OUT, without_home(quoted))
+
+
+def _without_folders(path: str) -> str:
+    path = _HOME_OF_WHOLE.sub("~", path.replace(f"{Path.home()}/", "~/"))
+    folder, _, name = path.rpartition("/")
+    return TAKEN_OUT + name if folder and not path.startswith("~") else path
 
 
 def without_folders(text: str) -> str:
     """Return `text` with … in place of the folders of absolute paths, also of those from ~."""
-    return _FROM_HOME.sub("…/", without_absolute(text))
+    text = without_absolute(text)
+    if text.startswith("~/") and _WHOLE.fullmatch(text):
+        folder, _, name = text.rpartition("/")
+        return TAKEN_OUT + name if folder != "~" else text
+    return _FROM_HOME.sub(TAKEN_OUT, text)
 
 
 def each_text(value: Any, change: Callable[[str], str]) -> Any:

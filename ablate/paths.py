@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -60,7 +61,14 @@ def atomic(path: Path, earlier: Path | None = None) -> Iterator[Path]:
     Args:
         path: The file, in a folder that exists.
         earlier: The name that an existing file gets; None to replace it.
+
+    Raises:
+        OSError: `path` is a folder, device or pipe; or it cannot be written.
     """
+    if path.is_symlink():
+        path = path.resolve()
+    if path.exists() and not path.is_file():  # a device or pipe would be replaced by a file
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     part = temporary(path)
     try:
         yield part

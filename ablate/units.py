@@ -94,9 +94,15 @@ def number(value: float, places: int = 4) -> str:
     return (f"{value:.{places}f}" if abs(value) < 1e9 else power(value)).replace("-", MINUS)
 
 
-def signed(value: float, places: int = 4) -> str:
-    """Return `number` with its sign, unless it rounds to zero."""
-    text = number(value, places)
+def signed(value: float, places: int | None = None) -> str:
+    """Return `number` with its sign, unless it rounds to zero.
+
+    By default it has four decimals, a smaller value as many as show two digits of it.
+
+    >>> signed(0.03, 2), signed(0.03), signed(-1e-7), signed(0.0)
+    ('+0.03', '+0.0300', '−1.0×10⁻⁷', '0.0000')
+    """
+    text = number(value, max(4, decimals(abs(value))) if places is None else places)
     if text.strip(f"{MINUS}0.") == "":
         return text.lstrip(MINUS)
     return f"+{text}" if value > 0 else text

@@ -18,6 +18,7 @@ from ablate.store import status
 from ablate.store.merge import merge
 from ablate.store.names import studies
 from ablate.store.register import register, would_drop
+from ablate.store.thin import thin
 from ablate.study.revision import changes
 
 FILE = """
@@ -47,6 +48,7 @@ def test_folders_that_were_taken_out_are_no_change() -> None:
     new = '[base]\ncorpus = "/data/me/a.txt"\n[command]\ncode = ["/home/me/b/c.py"]\n'
     old = '[base]\ncorpus = "…/a.txt"\n[command]\ncode = ["~/b/c.py"]\n'
     assert changes(old, new) == [] and changes(new, old) == []
+    assert len(changes(old, new, folders=True)) == 2
     assert changes(old.replace("a.txt", "b.txt"), new) == [
         "base.corpus: '…/b.txt', now '/data/me/a.txt'"
     ]
@@ -153,6 +155,27 @@ def test_run_refuses_another_study_of_the_same_name_and_plan_says_so(tmp_path: P
         assert status.counts_by_cell(db, "wiring").keys() == {
             f"topology={level}" for level in ("serial", "parallel", "concat")
         }
+
+
+def test_a_file_of_other_folders_needs_consent_after_they_were_taken_out(tmp_path: Path) -> None:
+    for part in ("one", "two"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "a.txt").write_text(f"part {part}. " * 3000)
+    one, two = (
+        FILE.replace('"austen"', f'"{tmp_path / part / "a.txt"}"') for part in ("one", "two")
+    )
+    paths = [trained(tmp_path, f"{part}.db", text) for part, text in (("1", one), ("2", two))]
+    for path in paths:
+        with store.open(path, create=True) as db:
+            thin(db, 2)
+    with store.open(paths[0], create=True) as db:
+        assert not would_drop(db, planned(tmp_path, one))
+        with pytest.raises(AblateError, match="--replace"):
+            register(db, planned(tmp_path, two))
+        before = status.counts_by_cell(db, "wiring")
+        with store.open(paths[1]) as other, pytest.raises(AblateError, match="--rename"):
+            merge(db, other)
+        assert status.counts_by_cell(db, "wiring") == before
 
 
 @pytest.mark.parametrize("text", [OTHER, FILE.replace("seeds = 2", "seeds = [1]")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import os
 import struct
 import sys
 from collections.abc import Iterator
@@ -482,14 +483,23 @@ def test_an_export_to_mlflow_that_fails_keeps_the_run_before(
         (["text.db", "--to", "mlflow"], ["text.db", "no database of MLflow"]),
         (["text.db", "--to", "tensorboard"], ["text.db", "cannot be written"]),
         (["text.db", "--to", "wandb-offline"], ["text.db", "cannot be written"]),
+        (["pipe.csv"], ["pipe.csv", "regular file"]),
     ],
     ids=lambda value: " ".join(value)[-40:],
 )
 def test_mistakes_are_one_line(ablate: Run, arguments: list[str], words: list[str]) -> None:
     Path("folder").mkdir()
     Path("text.db").write_text("This is a text and no database.")
+    os.mkfifo("pipe.csv")
     refused(ablate, ["export", STUDY, *arguments], words)
     assert Path("text.db").read_text() == "This is a text and no database."
+    assert Path("pipe.csv").is_fifo()
+
+
+def test_a_link_stays_and_its_file_is_written(ablate: Run, db: Database) -> None:
+    Path("link.csv").symlink_to("file.csv")
+    assert ablate("export", STUDY, "link.csv")[0] == 0
+    assert Path("link.csv").is_symlink() and STUDY in Path("file.csv").read_text()
 
 
 def test_mlflow_does_not_write_into_the_database_of_results(ablate: Run, db: Database) -> None:

@@ -177,8 +177,9 @@ def thin(
     )
     if done.named:
         echo(
-            f"folders stay in names of levels or in study files, such as {done.named[0]!r}: rename"
-            " levels of tables in the file, `ablate run` it again, then thin again"
+            f"folders stay in names of levels or in study files, such as {done.named[0]!r}: give"
+            " the levels names, as in `[factors.text] a = { corpus = … }`, run the study again,"
+            " which trains nothing again, and thin again"
         )
     if sqlite.at_rest(file):
         echo(f"{memory(before)} before, {memory(file.stat().st_size)} now, in one file")

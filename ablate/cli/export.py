@@ -137,7 +137,8 @@ def _format(where: str) -> str:
     name = out.with_suffix("") if out.suffix.lower() == ".gz" else out
     kind = name.suffix.lower().removeprefix(".")
     if kind not in FORMATS or (name != out and kind == "parquet"):
-        endings = [*(f".{known}" for known in FORMATS), ".csv.gz"]
+        endings = [f".{known}" for known in FORMATS]
+        endings += [f"{one}.gz" for one in endings if one != ".parquet"]
         choices = [*endings, *(f"--to {place}" for place in PLACES)]
         ending = name.suffix + (out.suffix if name != out else "")
         raise unknown("extension of a file", ending or out.name, choices)

@@ -122,7 +122,9 @@ def width(columns: int = 1) -> float:
 @contextmanager
 def theme() -> Iterator[None]:
     """Use the look of the figures, whatever the user's settings; those are restored afterwards."""
-    with mpl.rc_context():
+    with mpl.rc_context(), warnings.catch_warnings():
+        # letters that no font has; the report says which, and an SVG still shows them
+        warnings.filterwarnings("ignore", "Glyph .* missing")
         mpl.rcdefaults()  # all but the backend: a matplotlibrc may ask for LaTeX, or lose the axes
         with sns.axes_style("ticks"), sns.plotting_context("paper"):
             mpl.rcParams.update(_RC)  # type: ignore[arg-type]  # its keys are literals
@@ -621,9 +623,7 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = KINDS) -> list[Path]
         kinds: "svg", "pdf" and "png", or some of them; PNG has 200 dots per inch.
     """
     files = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in kinds}
-    with theme(), warnings.catch_warnings():
-        # letters that no font has; the report says which, and an SVG still shows them
-        warnings.filterwarnings("ignore", "Glyph .* missing")
+    with theme():
         _lay_out(figure)  # once; the files share the layout
         if fonts.complete(figure):
             _lay_out(figure)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Container, Mapping
 
 from sqlalchemy import Connection
 
+from ablate.formats import TAKEN_OUT
 from ablate.study.revision import changes
 from ablate.units import listed
 
@@ -45,7 +46,10 @@ def dropped(old: str, new: str, before: Results, after: Collection[str]) -> str:
         before: What has results.
         after: Keys of the runs that the study would hold, in whatever cell.
     """
-    if not (changed := changes(old, new)):
+    changed = changes(old, new, folders=True)
+    if not changed and TAKEN_OUT in old:  # the keys of runs alone say whether the files are others
+        changed = ["the folders of its files are not known"]
+    if not changed:
         return ""
     gone = {cell: len(keys) for cell, keys in before.items() if keys.keys().isdisjoint(after)}
     if gone:

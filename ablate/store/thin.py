@@ -4,6 +4,7 @@ tuning runs, names of hosts and folders; keep evaluations.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Callable
@@ -141,7 +142,11 @@ def _of_attempts(connection: Connection) -> int:
     ).all()
     hosts = {row.host for row in attempts} | {row.owner.rsplit(":", 2)[0] for row in attempts}
     names = "|".join(re.escape(host) for host in hosts if host)
-    of_host = re.compile(rf"(?<![\w.-])(?:{names})(?![\w-])") if names else None
+    of_host = (
+        re.compile(rf"(?<![\w.-])(?:{names})(?:\.[\w-]+)*(?![\w-])", re.IGNORECASE)
+        if names
+        else None
+    )
     changed = [
         (*texts, row.id)
         for row in attempts
@@ -232,12 +237,28 @@ def _in_field(text: str) -> str:
 
 def _in_file(toml: str) -> str:
     """The text of a study file without folders; as it is if that renames keys, which are levels."""
-    new = without_absolute(toml)
     try:
-        same = tomllib.loads(new) == each_text(tomllib.loads(toml), without_absolute)
+        parsed = tomllib.loads(toml)
+        new = toml
+        for text in sorted(_texts(parsed), key=len, reverse=True):
+            short = without_absolute(text)
+            # as a literal string has it, and as a basic one, whose escapes are those of JSON
+            new = new.replace(text, short).replace(_escaped(text), _escaped(short))
+        new = without_absolute(new)
+        same = tomllib.loads(new) == each_text(parsed, without_absolute)
     except tomllib.TOMLDecodeError:
         return toml
     return new if same else toml
+
+
+def _escaped(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _texts(value: object) -> set[str]:
+    found: set[str] = set()
+    each_text(value, lambda text: found.add(text) or text)  # type: ignore[func-returns-value]
+    return {text for text in found if "/" in text}
 
 
 # table with a rowid, column, and what takes folders out of it

@@ -14,7 +14,7 @@ from ablate.study.values import label, positive
 
 Factors = dict[str, dict[str, Fields]]
 
-_PATH = re.compile(r"~?(?:/[^\s/]+){2,}")
+_PATH = re.compile(r"~?(?:/[^\s/](?:[^/\n]*[^\s/])?){2,}")
 LADDER = ("params", "aspect", "d_head")
 # what solving a step of the ladder fills in
 LADDER_SETS = ("n_layer", "d_model", "n_head", "d_head", "d_mlp")

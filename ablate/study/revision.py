@@ -8,14 +8,13 @@ from typing import Any
 from ablate.formats import each_text, without_absolute
 
 
-def changes(old: str, new: str) -> list[str]:
+def changes(old: str, new: str, *, folders: bool = False) -> list[str]:
     """Return the keys whose values differ: "seeds: 5, now 8".
-
-    Folders that were taken out of one of the texts, to publish it, are no difference.
 
     Args:
         old: TOML text of the study that was registered.
         new: TOML text of its file.
+        folders: Whether folders that were taken out of one text, to publish it, are a difference.
 
     Returns:
         One line for each key, in the order of the file; none where only comments or the layout
@@ -31,17 +30,14 @@ def changes(old: str, new: str) -> list[str]:
             lines.append(f"{key}: added, {after[key]!r}")
         elif key not in after:
             lines.append(f"{key}: removed, was {before[key]!r}")
-        elif not _alike(before[key], after[key]):
+        elif before[key] != after[key] and (folders or not _alike(before[key], after[key])):
             lines.append(f"{key}: {before[key]!r}, now {after[key]!r}")
     return lines
 
 
 def _alike(one: object, other: object) -> bool:
-    return (
-        one == other
-        or one == each_text(other, without_absolute)
-        or other == each_text(one, without_absolute)
-    )
+    """Whether one value is the other one without folders."""
+    return one == each_text(other, without_absolute) or other == each_text(one, without_absolute)
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
