@@ -130,6 +130,11 @@ def test_what_is_about_texts_is_left_out_unless_its_like_is_read(tmp_path: Path)
     (tmp_path / "LICENSE").write_text("free")
     found = corpora.find(".", tmp_path)
     assert found.hash == alone and sorted(found.unread) == ["LICENSE", "README.md"]
+    (tmp_path / "lost.txt").symlink_to("nowhere.txt")
+    (tmp_path / "more").symlink_to(tmp_path.parent)
+    os.mkfifo(tmp_path / "pipe.txt")
+    found = corpora.find(".", tmp_path)
+    assert found.hash == alone and {"lost.txt", "more", "pipe.txt"} < {*found.unread}
     (tmp_path / "notes.md").write_text("a text of its own, as it is no README")
     assert corpora.find(".", tmp_path).n_documents == len(STORIES) + 2
 

@@ -160,6 +160,8 @@ def thin(
 ) -> None:
     """Make the file fit to publish: fewer points of training curves, no losses of windows of tuning
     runs, no names of hosts, no folders of absolute paths but in the text of your code.
+
+    Merge first: a merge with a database that was not thinned brings names back.
     """
     from ablate import store
     from ablate.store import sqlite

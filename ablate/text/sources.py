@@ -174,13 +174,15 @@ def at(location: str) -> Source:
             part = Part((SHIPPED / f"{stem}.txt.xz",), plain)
             return Source((part,), _AS_SHIPPED, how, named=True, is_held_out=held_out)
         return Source((Part(_named(name), plain),), _AS_SHIPPED, named=True)
-    files, reading = _files(request.train), request.reading
+    (files, others), reading = _files(request.train), request.reading
     if request.held_out:
+        held, more = _files(request.held_out)
+        others += more
         parts = [
             (*_of_one_format(one, Path(location), reading), held_out)
             for held_out, location, one in (
                 (False, request.train, files),
-                (True, request.held_out, _files(request.held_out)),
+                (True, request.held_out, held),
             )
         ]
         tokens = {format.name == "tokens" for _, format, _, _ in parts}
@@ -193,9 +195,10 @@ def at(location: str) -> Source:
             tuple(Part(files, format, held_out) for files, format, _, held_out in parts),
             reading,
             how,
-            tuple(name for part in parts for name in part[2]),
+            (*(name for part in parts for name in part[2]), *others),
         )
     kept, format, unread = _of_one_format(files, Path(request.train), reading)
+    unread += others
     if request.explicit or kept == (Path(request.train),):
         return Source((Part(kept, format),), reading, unread=unread)
     return _with_split(Path(request.train), kept, format, reading, unread)
@@ -209,8 +212,12 @@ def _named(name: str) -> tuple[Path, ...]:
     return (SHIPPED / f"{name}.txt.xz",)
 
 
-def _files(location: str) -> tuple[Path, ...]:
-    """Return the regular files of a file, a folder or a glob, in order of their names."""
+def _files(location: str) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Return the regular files of a file, a folder or a glob, in order of their names.
+
+    Returns:
+        The files, and the names of what is no file: links to folders or to nothing, pipes.
+    """
     path = Path(location)
     if path.is_dir():
         files = [file for file in path.rglob("*") if not _is_hidden(file, path)]
@@ -218,7 +225,6 @@ def _files(location: str) -> tuple[Path, ...]:
         files = [path]
     else:
         files = _matching(location)
-    # no device, pipe, socket or dangling link
     regular = tuple(sorted(file for file in files if file.is_file()))
     if not regular:
         missing = (
@@ -229,7 +235,12 @@ def _files(location: str) -> tuple[Path, ...]:
             else "there is no such file"
         )
         raise AblateError(f"corpus {location!r:.200}: {missing}")
-    return regular
+    others = sorted(
+        file.name
+        for file in files
+        if not file.is_file() and (file.is_symlink() or not file.is_dir())
+    )
+    return regular, tuple(others)
 
 
 def _matching(pattern: str) -> list[Path]:
