@@ -63,11 +63,11 @@ def atomic(path: Path, earlier: Path | None = None) -> Iterator[Path]:
         earlier: The name that an existing file gets; None to replace it.
 
     Raises:
-        OSError: `path` is a folder, device or pipe; or it cannot be written.
+        OSError: `path` is a device or pipe, or it cannot be written.
     """
     if path.is_symlink():
         path = path.resolve()
-    if path.exists() and not path.is_file():  # a device or pipe would be replaced by a file
+    if path.exists() and not (path.is_file() or path.is_dir()):  # it would be replaced by a file
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     part = temporary(path)
     try:
