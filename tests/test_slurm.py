@@ -169,7 +169,7 @@ def test_what_is_killed_costs_no_result(stubs: Cluster, path: Path, tmp_path: Pa
     assert launcher.wait(90) == 0, launcher.output.read_text()
     check_results(path, 4)
     errors = [error or "" for _, _, status, error in tries(path) if status == "dead"]
-    assert len(errors) == 2
+    assert len(errors) == 2, tries(path)
     assert any("killed by SIGKILL" in error for error in errors)
     assert any(error == f"Slurm job {first}: it failed (FAILED)" for error in errors)
 
