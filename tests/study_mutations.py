@@ -137,7 +137,8 @@ def _change(draw: st.DrawFn, raw: dict[str, Any]) -> None:
         values = list(levels) or [1, 2, 8, 64, 0.1, 1e-3]
         table[name] = draw(st.sampled_from(values))
     elif how == "number" and type(old) in (int, float):
-        holder[key] = draw(st.sampled_from([old * 2, old + 1, old / 3, -old, old * 1e6, 1, 3]))
+        others = [old / 3, old * 1e6] if abs(old) < 1e300 else []  # beyond that Python has no float
+        holder[key] = draw(st.sampled_from([old * 2, old + 1, -old, 1, 3, *others]))
     elif how == "like":
         same = [value for value in ODD if isinstance(old, type(value))]
         holder[key] = copy.deepcopy(draw(st.sampled_from(same or ODD)))
