@@ -120,17 +120,18 @@ def without_absolute(text: str) -> str:
 
 def _without_folders(path: str) -> str:
     path = _HOME_OF_WHOLE.sub("~", path.replace(f"{Path.home()}/", "~/"))
+    return path if path.startswith("~") else _last(path)
+
+
+def _last(path: str) -> str:
     folder, _, name = path.rpartition("/")
-    return TAKEN_OUT + name if folder and not path.startswith("~") else path
+    return TAKEN_OUT + name if folder.strip("~") else path
 
 
 def without_folders(text: str) -> str:
     """Return `text` with … in place of the folders of absolute paths, also of those from ~."""
     text = without_absolute(text)
-    if text.startswith("~/") and _WHOLE.fullmatch(text):
-        folder, _, name = text.rpartition("/")
-        return TAKEN_OUT + name if folder != "~" else text
-    return _FROM_HOME.sub(TAKEN_OUT, text)
+    return _last(text) if _WHOLE.fullmatch(text) else _FROM_HOME.sub(TAKEN_OUT, text)
 
 
 def each_text(value: Any, change: Callable[[str], str]) -> Any:

@@ -137,10 +137,7 @@ def fields(study: str, db: Source = None) -> dict[int, dict[str, Any]]:
     for part in rows.fields(opened, _study(opened, study).name):
         for run, text in part.rows:
             if text not in read:
-                read[text] = {
-                    name: formats.each_text(value, formats.without_folders)
-                    for name, value in json.loads(text).items()
-                }
+                read[text] = formats.each_text(json.loads(text), formats.without_folders)
             of_runs[run] = read[text]
     return of_runs
 
