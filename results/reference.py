@@ -61,6 +61,14 @@ def baseline(contrast: records.Contrast) -> str:
     return f"{fmean(pair.baseline_value for pair in contrast.pairs):.4f}"
 
 
+def excess(contrast: records.Contrast) -> str:
+    """Return by what share of the baseline's mean metric the other arm's is higher."""
+    value, base = (
+        sum(getattr(pair, name) for pair in contrast.pairs) for name in ("value", "baseline_value")
+    )
+    return f"{value / base - 1:+.2%}".replace("-", "−")
+
+
 def by_level(found: Sequence[records.Contrast]) -> dict[str, str]:
     """Return the mean of the baseline, then the effect of every level, of one family."""
     return {
@@ -104,14 +112,29 @@ def lengths() -> str:
     )
 
 
+def parallel_by_size() -> str:
+    """Return what parallel blocks cost at every size."""
+    return table(
+        ["body parameters", "layers × width", "serial", "parallel", "share"],
+        [
+            (
+                one.stratum.partition("=")[2],
+                SHAPES[one.stratum],
+                baseline(one),
+                effect(one),
+                excess(one),
+            )
+            for one in findings("parallel-by-size").of(records.Contrast)
+        ],
+    )
+
+
 def scale_gap() -> str:
     """Return the excess loss of parallel by size and budget, of means over seeds."""
     rows: dict[str, dict[str, str]] = {}
     for one in findings("scale").of(records.Contrast):
         size, budget = (part.partition("=")[2] for part in one.stratum.split(", "))
-        value = sum(pair.value for pair in one.pairs)
-        excess = value / sum(pair.baseline_value for pair in one.pairs) - 1
-        rows.setdefault(size, {})[budget] = f"{excess:+.2%}".replace("-", "−")
+        rows.setdefault(size, {})[budget] = excess(one)
     budgets = sorted({budget for of in rows.values() for budget in of}, key=float)
     return table(
         ["body parameters", *(f"{budget} FLOPs" for budget in budgets)],
@@ -338,6 +361,7 @@ TOPOLOGY = {
     "norm=post, depth=4x112": "post, 4 layers",
     "norm=post, depth=12x64": "post, 12 layers",
 }
+SHAPES = {"size=0.4M": "2 × 128", "size=3M": "4 × 256", "size=85M": "12 × 768"}
 TABLES: dict[str, Callable[[], str]] = {
     "topology": partial(effects, "topology", TOPOLOGY, name="wiring"),
     "topology-debian": partial(effects, "topology-debian", name="wiring"),
@@ -347,6 +371,7 @@ TABLES: dict[str, Callable[[], str]] = {
         {f"budget={n}": f"{n} bytes" for n in ("50M", "250M")},
         name="wiring",
     ),
+    "parallel-by-size": parallel_by_size,
     "heads": partial(effects, "heads"),
     "position": partial(
         effects,

@@ -25,6 +25,7 @@ CELLS = {
     "scale": 60,
     "topology-debian": 8,
     "topology-25m": 10,
+    "parallel-by-size": 6,
     "rnn-to-transformer": 6,
     "mae": 5,
     "corruption": 10,
