@@ -255,6 +255,39 @@ def test_ordered_marks_are_means_with_t_intervals() -> None:
     assert any(whisker == pytest.approx(interval) for whisker in whiskers)
 
 
+def test_effects_over_a_number_are_those_of_the_table() -> None:
+    strata = ("n_layer=12", "n_layer=2", "n_layer=4")
+    pairs = report_frames.pairs({"serial": 0, "parallel": 0.004, "concat": 0.03}, strata)
+    depth = pairs["stratum"].str.removeprefix("n_layer=").astype(int)
+    table = effects_of(pairs)
+    table["depth"] = table["stratum"].str.removeprefix("n_layer=").astype(int)
+    # intervals that the pairs alone do not give, as those with the error of a chosen rate
+    table = table.assign(
+        lo=table["lo"] - 0.01, hi=table["hi"] + 0.01, significant=table["p_holm"] <= 0.05
+    )
+    frame = pairs.assign(depth=depth, arm=pairs["level"])
+    ax = figures.ordered(frame, table, x="depth", y="difference", hue="arm", axis="layers")
+    assert ax.get_xlabel() == "layers"
+    drawn = [
+        (line.get_xdata()[0], *line.get_ydata())
+        for line in ax.lines
+        if len(line.get_xdata()) == 2 and line.get_xdata()[0] == line.get_xdata()[1]
+    ]
+    of_table = table[["depth", "lo", "hi"]].to_numpy()
+    np.testing.assert_allclose(sorted(drawn), sorted(of_table.tolist()))
+    marks = {
+        (line.get_xdata()[0], line.get_ydata()[0]): line.get_markerfacecolor() == line.get_color()
+        for line in ax.lines
+        if len(line.get_xdata()) == 1
+    }
+    assert marks == {(one.depth, one.mean): one.significant for one in table.itertuples()}
+    assert set(marks.values()) == {True, False}
+    above = frame[frame["arm"] == "concat"]
+    assert above["difference"].min() > 0
+    ax = figures.ordered(above, table, x="depth", y="difference", hue="arm")
+    assert ax.get_ylim()[0] < 0
+
+
 def test_a_named_value_of_an_ordered_factor_has_its_name_on_the_axis() -> None:
     frame = pd.DataFrame({"labels": [64, 256, 1024] * 2, "metric": range(6)})
     ax = figures.ordered(frame, x="labels", named={1024: "all"})

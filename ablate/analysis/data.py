@@ -225,6 +225,17 @@ class StudyData:
         return list(self.orders)
 
     @property
+    def within(self) -> list[str]:
+        """Factors whose levels form the strata, in the order of `factors`."""
+        arm, within = self.arms.iloc[0], []
+        rest = f"{arm['stratum']}, "
+        for factor, level in self.levels[arm["cell"]].items():
+            if rest.startswith(named := f"{factor}={level}, "):
+                within.append(factor)
+                rest = rest.removeprefix(named)
+        return within
+
+    @property
     def metrics(self) -> list[tuple[str, str, str, str]]:
         """Name, goal, unit and meaning of the metrics of the user's own that runs are measured by.
 

@@ -1,11 +1,11 @@
-"""Figures that compare levels: effects, the metric over an ordered factor, a heat map of two."""
+"""Figures that compare levels: effects, the metric or effects over a number, a heat map of two."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -326,38 +326,48 @@ def _note(ax: Axes, y: float, name: str, text: str, low: float, high: float, **l
 
 def ordered(
     frame: pd.DataFrame,
+    effects: pd.DataFrame | None = None,
     *,
     x: str,
     y: str = "metric",
     hue: str | None = None,
     label: str = "metric",
+    axis: str = "",
     places: int | None = None,
     named: Mapping[float, str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a metric over a numeric factor (mask ratio, heads), one line for each value of `hue`.
+    """Draw a metric over a number (mask ratio, size), one line for each value of `hue`.
 
     A mark is the mean over seeds, with its 95% t-interval from three seeds on; a faint point is a
-    run. Lines are shifted a little, so that intervals at one x do not hide each other. The y axis
-    fits runs and intervals; the interval of three runs, the widest, is less than three times as
-    wide as their range.
+    run. With `effects`, a mark is an effect with its interval, filled where it is significant, and
+    a faint point is a pair. Lines are shifted a little, so that intervals at one x do not hide each
+    other. The y axis fits points and intervals; the interval of three runs, the widest, is less
+    than three times as wide as their range.
 
     Args:
-        frame: One row a run, with numeric columns x and y.
-        x: Column of the factor.
-        y: Column of the metric.
+        frame: One row a run or pair, with numeric columns x and y.
+        effects: Of those pairs: `ablate.effects(study)` with columns x and `hue`. None: the means
+            of the runs are drawn.
+        x: Column of the number.
+        y: Column of the metric, or of the difference.
         hue: Column whose values get a line each, None for one line.
         label: Name of the y axis.
+        axis: Name of the x axis; by default x.
         places: Decimals of values in names and under the pointer, None for four digits.
         named: Value of x → what is said instead of the number.
         ax: Axes to draw on, None for a new figure.
     """
+    axis = axis or x
     with style.theme():
         whole = frame[np.isfinite(frame[x].astype(float)) & np.isfinite(frame[y].astype(float))]
         groups = [("", 0, whole)] if hue is None else list(style.arms(whole, hue))
         names = style.entries(name for name, *_ in groups) if hue is not None else []
         ax = style.canvas(ax, 2.2, names)
         lines, heights = [], [whole[y].to_numpy(float)]
+        if effects is not None:
+            ax.axhline(0, color=style.INK, linewidth=0.7, zorder=1)
+            heights.append(np.zeros(1))
         texts = {
             value: (named or {}).get(value) or style.decimal(value)
             for value in sorted(whole[x].astype(float).unique())
@@ -369,12 +379,13 @@ def ordered(
             aside = ScaledTranslation(
                 (number - (len(groups) - 1) / 2) * apart / 72, 0, ax.figure.dpi_scale_trans
             )
-            levels = _levels(part, x, y)
-            heights += [
-                np.array([effect.lo, effect.hi])
-                for effect in levels.values()
-                if _has_interval(effect)
-            ]
+            if effects is None:
+                levels = _means(part, x, y)
+            else:
+                own = effects if hue is None else effects[effects[hue].astype(str) == name]
+                levels = _effects(own, x)
+            ends = np.array([[level.lo, level.hi] for level in levels.values()])
+            heights.append(ends[np.isfinite(ends)])
             lines.append(
                 _ordered_line(
                     ax,
@@ -382,7 +393,7 @@ def ordered(
                     levels,
                     x,
                     y,
-                    name,
+                    f"{name}, {axis}" if name else axis,
                     index,
                     ax.transData + aside,
                     places,
@@ -397,7 +408,7 @@ def ordered(
             style.tick_at(ax, texts)
         style.ticks(ax, "y")
         apart_from = " (logarithmic, with 0)" if "linthresh" in scale else ""
-        return style.finish(ax, x + apart_from, label, lines, names)
+        return style.finish(ax, axis + apart_from, label, lines, names)
 
 
 def _widen(ax: Axes, x: np.ndarray, scale: dict[str, Any], room: float) -> None:
@@ -413,11 +424,33 @@ def _widen(ax: Axes, x: np.ndarray, scale: dict[str, Any], room: float) -> None:
         ax.set_xlim(*to_axis.inverted().transform(ends))
 
 
-def _levels(part: pd.DataFrame, x: str, y: str) -> dict[float, stats.Effect]:
+class _Level(NamedTuple):
+    """A mark of a line; NaN for ends that are unknown."""
+
+    n: int
+    mean: float
+    lo: float
+    hi: float
+    significant: bool = True
+    of: str = "runs"
+
+
+def _means(part: pd.DataFrame, x: str, y: str) -> dict[float, _Level]:
     """x → the mean of the runs there and its t-interval: `paired` of the values themselves."""
+    levels = {}
+    for value, runs in part.groupby(x):
+        one = stats.paired(runs[y].to_numpy(float), crossed=_crossed(runs))
+        ends = (one.lo, one.hi) if one.n >= FEWEST else (math.nan, math.nan)
+        levels[float(value)] = _Level(one.n, one.mean, *ends)  # type: ignore[arg-type]
+    return levels
+
+
+def _effects(effects: pd.DataFrame, x: str) -> dict[float, _Level]:
+    """x → the effect there."""
+    known = effects[np.isfinite(effects["mean"])].sort_values(x)
     return {
-        float(value): stats.paired(runs[y].to_numpy(float), crossed=_crossed(runs))  # type: ignore[arg-type]
-        for value, runs in part.groupby(x)
+        at: _Level(one.n, one.mean, one.lo, one.hi, one.significant, "pairs")
+        for at, one in zip(known[x].astype(float), known.itertuples(), strict=True)
     }
 
 
@@ -430,14 +463,10 @@ def _crossed(runs: pd.DataFrame) -> np.ndarray | None:
     return seeds.to_numpy(int)
 
 
-def _has_interval(effect: stats.Effect) -> bool:
-    return effect.n >= FEWEST and math.isfinite(effect.lo)
-
-
 def _ordered_line(
     ax: Axes,
     part: pd.DataFrame,
-    levels: dict[float, stats.Effect],
+    levels: dict[float, _Level],
     x: str,
     y: str,
     name: str,
@@ -450,14 +479,14 @@ def _ordered_line(
     look: dict[str, Any] = {**style.look(index, 4.0), "transform": transform}
     runs = part[x].astype(float), part[y].astype(float)
     style.faint(ax, *runs, "o", look["color"], of=of, transform=transform)
-    for value, effect in levels.items():
-        if _has_interval(effect):
+    for value, level in levels.items():
+        if math.isfinite(level.lo) and math.isfinite(level.hi):
             interval = {**look, "marker": "", "linewidth": 1.2, "solid_capstyle": "butt"}
-            ax.plot([value, value], [effect.lo, effect.hi], **interval)
-        at = f"{name + ', ' if name else ''}{x} {texts[value]}"
-        text = f"{at}: {style.rough(effect.mean, places)} over {effect.n} runs"
-        style.tipped(ax, text, [value], [effect.mean], **look)
-    means = [effect.mean for effect in levels.values()]
+            ax.plot([value, value], [level.lo, level.hi], **interval)
+        text = f"{name} {texts[value]}: {style.rough(level.mean, places)} over {level.n} {level.of}"
+        fill = look["color"] if level.significant else style.PAPER
+        style.tipped(ax, text, [value], [level.mean], **look, markerfacecolor=fill)
+    means = [level.mean for level in levels.values()]
     return ax.plot(
         list(levels), means, linestyle=style.dash(index), linewidth=1.2, zorder=1, **look
     )[0]

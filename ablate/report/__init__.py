@@ -190,7 +190,7 @@ def _figures(figure_set: FigureSet, data: ReportData) -> dict[str, list[Figure]]
     """Return the figures of each section that has any, in the order of the report."""
     curves = data.curves_fitted
     return {
-        "effects": plots.effects(figure_set, data),
+        "effects": [*plots.effects(figure_set, data), *plots.effects_over(figure_set, data)],
         "cells": plots.heat(figure_set, data),
         "scaling": scaled.plots(figure_set, curves, data.labels) if curves else [],
         "seeds": plots.seeds(figure_set, data),

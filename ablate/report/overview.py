@@ -268,14 +268,9 @@ def _grid(
     data: ReportData, contrasts: Sequence[Contrast], cells: Mapping[tuple[str, str], Cell]
 ) -> Matrix | None:
     """Return the one arm of a study over the two factors of its strata; None if it has not two."""
-    within = [
-        factor
-        for factor, level in data.levels[contrasts[0].cell].items()
-        if f"{factor}={level}" in contrasts[0].stratum.split(", ")
-    ]
-    if len(within) != 2:
+    if len(data.within) != 2:
         return None
-    down, across = within
+    down, across = data.within
     at = {
         (data.levels[one.cell][down], data.levels[one.cell][across]): cells[
             _name(data, one), one.stratum

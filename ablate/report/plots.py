@@ -26,10 +26,11 @@ from ablate.report.labels import sentence
 from ablate.report.sentences import places as places_of
 from ablate.study import tuned, tuned_field
 from ablate.study.values import UNLIMITED
-from ablate.units import listed
+from ablate.units import count, listed
 
 FEW = 4  # panels whose best arms a caption names
 SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
+UNLIKE = 1.05  # levels whose sizes differ by less than this ratio have no order by size
 POINTS = 200  # of a curve in a figure
 BATCH = 10_000  # runs whose curves are read at once
 MARKS = (
@@ -250,8 +251,7 @@ def _gap(arm: pd.DataFrame, baseline: pd.DataFrame) -> pd.DataFrame:
 def ordered(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """Return the metric over each factor with three or more numeric levels.
 
-    There is a line for each combination of the other factors. A level without limit stands a step
-    to the right of the largest number.
+    There is a line for each combination of the other factors.
     """
     plots = []
     labels = data.labels
@@ -259,17 +259,12 @@ def ordered(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         levels = _level(data.good, data, factor).map(partial(_number, factor))
         if levels.nunique() < 3 or levels.isna().any():
             continue
-        named = {}
-        if math.inf in set(levels):
-            *_, before, largest, _ = sorted(set(levels))
-            beyond_all = largest * max(largest / before, 1.2)
-            named = {beyond_all: UNLIMITED[factor]}
-            levels = levels.replace(math.inf, beyond_all)
+        levels, named = _with_unlimited(factor, levels)
         others = _others(data.good, data, {factor})
-        frame = pd.DataFrame({factor: levels, "metric": data.good["metric"], "others": others})
+        frame = pd.DataFrame({"x": levels, "metric": data.good["metric"], "others": others})
         hue = "others" if frame["others"].nunique() > 1 else None
         title = f"{sentence(labels.phrase)} over {factor}"
-        look: dict[str, Any] = {"x": factor, "hue": hue, "label": labels.axis}
+        look: dict[str, Any] = {"x": "x", "axis": factor, "hue": hue, "label": labels.axis}
         look |= {"places": data.places, "named": named}
         plots.append(
             figure_set.add(
@@ -277,6 +272,78 @@ def ordered(figure_set: FigureSet, data: ReportData) -> list[Figure]:
             )
         )
     return plots
+
+
+def effects_over(figure_set: FigureSet, data: ReportData) -> list[Figure]:
+    """Return the effects over each factor of `within` with three levels that have an order."""
+    plots = []
+    known = data.effects[data.effects["mean"].notna()]
+    for factor in data.within if len(known) else ():
+        axis, numbers = _numbers(data, factor)
+        levels, named = _with_unlimited(factor, _level(known, data, factor).map(numbers))
+        if levels.nunique() < 3:
+            continue
+        if axis != factor:
+            named = {number: count(number) for number in numbers.values()}
+        rest = [one for one in data.within if one != factor]
+        effects = known.assign(x=levels, hue=known["arm"])
+        if rest:
+            others = [
+                ", ".join(f"{one}={data.levels[cell][one]}" for one in rest)
+                for cell in effects["cell"]
+            ]
+            names = effects["arm"].astype(str) + ", " + others
+            # the first of the categories has the colour of a baseline
+            order = ["", *dict.fromkeys(names)]
+            effects["hue"] = pd.Categorical(names, order, ordered=True)
+        pairs = data.pairs[["family", "cell", "difference"]]
+        frame = pairs.merge(effects[["family", "cell", "x", "hue"]], on=["family", "cell"])
+        plots.append(
+            figure_set.add(
+                f"effects-over-{file_name(factor)}",
+                f"Effects on {data.labels.phrase} over {factor}",
+                f"Each level minus its baseline at the same {factor}. Mark: mean of the paired"
+                " differences, filled where it is significant; line through it: 95% t-interval;"
+                " faint points: single pairs, one a seed.",
+                figures.ordered,
+                frame,
+                effects,
+                x="x",
+                y="difference",
+                hue="hue",
+                label=data.labels.difference,
+                axis=axis,
+                places=data.places,
+                named=named,
+            )
+        )
+    return plots
+
+
+def _numbers(data: ReportData, factor: str) -> tuple[str, dict[str, float]]:
+    """Return the axis for a factor, and its levels' places there; none for levels without order.
+
+    Levels that are names are in the order of their parameters, else of their tokens.
+    """
+    levels = data.orders[factor]
+    numbers = {level: _number(factor, level) for level in levels}
+    if not any(map(math.isnan, numbers.values())):
+        return factor, numbers
+    of_runs = data.compared.groupby(_level(data.compared, data, factor))
+    for column, x in (("n_params_body", "body parameters"), ("tokens", "training tokens")):
+        medians = of_runs[column].median().astype(float).dropna().sort_values()
+        if len(medians) == len(levels) and (medians.to_numpy()[1:] > UNLIKE * medians[:-1]).all():
+            return x, dict(zip(map(str, medians.index), medians, strict=True))
+    return factor, {}
+
+
+def _with_unlimited(factor: str, levels: pd.Series) -> tuple[pd.Series, dict[float, str]]:
+    """Put a level without limit a step to the right of the largest number; return its name too."""
+    if math.inf not in set(levels):
+        return levels, {}
+    *_, before, largest, _ = sorted(set(levels))
+    beyond_all = largest * max(largest / before, 1.2)
+    return levels.replace(math.inf, beyond_all), {beyond_all: UNLIMITED[factor]}
 
 
 def heat(figure_set: FigureSet, data: ReportData) -> list[Figure]:
