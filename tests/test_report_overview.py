@@ -68,12 +68,12 @@ def test_many_strata_are_rows_and_two_factors_of_one_arm_are_a_grid(tmp_path: Pa
     two = {
         **depths(2, 10),
         "topology": one_arm,
-        "width": {name: {"d_model": int(name)} for name in ("16", "32", "8")},
+        "d_model": {name: {"d_model": int(name)} for name in ("16", "32", "8")},
     }
-    grid = study(tmp_path / "b", two, shifted, within=["n_layer", "width"], seeds=3)
+    grid = study(tmp_path / "b", two, shifted, within=["n_layer", "d_model"], seeds=3)
     found = overview.matrix(report.gather(grid, "topology"))
     assert found and found.corner == "parallel"
-    assert found.columns == ("width=8", "width=16", "width=32")
+    assert found.columns == ("d_model=8", "d_model=16", "d_model=32")
     assert [name for name, _ in found.rows] == ["n_layer=2", "n_layer=10"]
     assert all(cell for _, row in found.rows for cell in row)
     assert not found.corrected, "each family is one contrast"

@@ -228,9 +228,9 @@ class StudyData:
     def within(self) -> list[str]:
         """Factors whose levels form the strata, in the order of `factors`."""
         arm, within = self.arms.iloc[0], []
-        rest = f"{arm['stratum']}, "
-        for factor, level in self.levels[arm["cell"]].items():
-            if rest.startswith(named := f"{factor}={level}, "):
+        levels, rest = self.levels[arm["cell"]], f"{arm['stratum']}, "
+        for factor in self.factors:
+            if rest.startswith(named := f"{factor}={levels.get(factor)}, "):
                 within.append(factor)
                 rest = rest.removeprefix(named)
         return within
