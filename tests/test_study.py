@@ -410,6 +410,11 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
         6,
         ["'n_layer'", "within"],
     ),
+    _below(
+        "[factors.size]\n0.1M = { d_model = 64 }\n1M = { d_model = 128 }",
+        17,
+        ["level '0' of size", '"0.1M" ='],
+    ),
     _below("[optimizer]\nlr = 3", 16, ["'optimizer'"]),
     ("[factors]", "[factors", 0, ["line 10"]),
 ]

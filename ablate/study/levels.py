@@ -102,6 +102,13 @@ def _named(source: Source, names: Names, name: str, table: Mapping[str, Any]) ->
                 f"{source.where(*location)}: level {text!r} of {name} is a table of fields, such"
                 " as { n_head = 8 }"
             )
+        for key, value in fields.items():
+            if isinstance(value, dict):
+                raise AblateError(
+                    f"{source.where(*location, key)}: {key!r} of level {text!r} of {name} is a"
+                    " table, not a value; a level's name with a dot stands in quotes:"
+                    f' "{text}.{key}" = {{ ... }}'
+                )
         if not text.strip() or not text.isprintable():
             raise AblateError(
                 f"{source.where(*location)}: level {text!r} of {name}: a level's name must be"
