@@ -175,10 +175,10 @@ def orders(study: str, db: Source = None) -> dict[str, list[str]]:
     ordered: dict[str, dict[str, None]] = {}
     for _, factor, level, _ in sorted(found, key=lambda row: row[3]):
         ordered.setdefault(factor, {})[level] = None
-    label = found[0][0] if found else ""
+    label = f", {found[0][0]}" if found else ""
     return {
         factor: list(ordered[factor])
-        for factor in sorted(sorted(ordered), key=lambda name: label.find(f"{name}="))
+        for factor in sorted(sorted(ordered), key=lambda name: label.find(f", {name}="))
     }
 
 

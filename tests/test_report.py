@@ -704,34 +704,6 @@ def test_an_ordered_factor_and_sizes_have_their_figures(tmp_path: Path) -> None:
     assert "Effects on held-out loss over n_layer." in text
 
 
-@pytest.mark.usefixtures("svg_only")
-@pytest.mark.parametrize("factor", ["size", "mean"])  # mean: a column of the effects
-def test_effects_are_drawn_over_the_sizes_of_named_levels(tmp_path: Path, factor: str) -> None:
-    shift = {"s": 0.3, "m": 0.2, "l": 0.1}
-    more = {"128": 0.0, "64": 0.05}
-    write(
-        tmp_path,
-        lambda levels, seed: Outcome(
-            2
-            + 0.001 * seed
-            + (shift[levels[factor]] + more[levels["context"]]) * (levels["topology"] == "parallel")
-        ),
-        {
-            "topology": {"serial": {}, "parallel": {"topology": "parallel"}},
-            factor: {"m": {"d_model": 32}, "s": {"d_model": 16}, "l": {"d_model": 64}},
-            "context": {name: {"n_ctx": int(name)} for name in more},
-        },
-        within=[factor, "context"],
-        seeds=3,
-    )
-    figure = tmp_path / "out" / "figures" / f"effects-over-{factor}.svg"
-    line = r"parallel, context=(\d+), body parameters \S+: (\S+) over 3 pairs"
-    told = [(name, float(effect)) for name, effect in re.findall(line, figure.read_text("utf-8"))]
-    for name, added in more.items():
-        of_line = [effect for context, effect in told if context == name]
-        assert of_line == pytest.approx([one + added for one in shift.values()])
-
-
 @pytest.mark.parametrize("unlimited", ["0", "none"])
 @pytest.mark.usefixtures("svg_only")
 def test_a_level_without_limit_stands_right_of_all_numbers(tmp_path: Path, unlimited: str) -> None:

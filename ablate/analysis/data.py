@@ -224,16 +224,17 @@ class StudyData:
         """Factors of the study, in the order of its labels."""
         return list(self.orders)
 
-    @property
+    @cached_property
     def within(self) -> list[str]:
         """Factors whose levels form the strata, in the order of `factors`."""
-        arm, within = self.arms.iloc[0], []
-        levels, rest = self.levels[arm["cell"]], f"{arm['stratum']}, "
-        for factor in self.factors:
-            if rest.startswith(named := f"{factor}={levels.get(factor)}, "):
-                within.append(factor)
-                rest = rest.removeprefix(named)
-        return within
+        within = set()
+        for cell, stratum in self.arms.drop_duplicates("stratum")[["cell", "stratum"]].to_numpy():
+            named = {f"{factor}={level}, ": factor for factor, level in self.levels[cell].items()}
+            rest = f"{stratum}, "
+            while first := next(filter(rest.startswith, named), ""):
+                within.add(named[first])
+                rest = rest.removeprefix(first)
+        return [factor for factor in self.factors if factor in within]
 
     @property
     def metrics(self) -> list[tuple[str, str, str, str]]:

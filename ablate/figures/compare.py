@@ -347,8 +347,8 @@ def ordered(
 
     Args:
         frame: One row a run or pair, with numeric columns x and y.
-        effects: Of those pairs: `ablate.effects(study)` with columns x and `hue`. None: the means
-            of the runs are drawn.
+        effects: Where `frame` is `ablate.pairs(study)`: `ablate.effects(study)`, to both of which
+            you add the columns x and `hue`. None: the means of the runs are drawn.
         x: Column of the number.
         y: Column of the metric, or of the difference.
         hue: Column whose values get a line each, None for one line.
@@ -361,6 +361,8 @@ def ordered(
     axis = axis or x
     with style.theme():
         whole = frame[np.isfinite(frame[x].astype(float)) & np.isfinite(frame[y].astype(float))]
+        if effects is not None:
+            effects = effects[effects[x].astype(float).isin(whole[x].astype(float))]
         groups = [("", 0, whole)] if hue is None else list(style.arms(whole, hue))
         names = style.entries(name for name, *_ in groups) if hue is not None else []
         ax = style.canvas(ax, 2.2, names)
@@ -380,17 +382,17 @@ def ordered(
                 (number - (len(groups) - 1) / 2) * apart / 72, 0, ax.figure.dpi_scale_trans
             )
             if effects is None:
-                levels = _means(part, x, y)
+                marks = _marks_of_means(part, x, y)
             else:
                 own = effects if hue is None else effects[effects[hue].astype(str) == name]
-                levels = _effects(own, x)
-            ends = np.array([[level.lo, level.hi] for level in levels.values()])
+                marks = _marks_of_effects(own, x)
+            ends = np.array([[mark.lo, mark.hi] for mark in marks.values()])
             heights.append(ends[np.isfinite(ends)])
             lines.append(
                 _ordered_line(
                     ax,
                     part,
-                    levels,
+                    marks,
                     x,
                     y,
                     f"{name}, {axis}" if name else axis,
@@ -424,32 +426,33 @@ def _widen(ax: Axes, x: np.ndarray, scale: dict[str, Any], room: float) -> None:
         ax.set_xlim(*to_axis.inverted().transform(ends))
 
 
-class _Level(NamedTuple):
-    """A mark of a line; NaN for ends that are unknown."""
+class _Mark(NamedTuple):
+    """A mark of a line over a number, and its interval; NaN where none is known."""
 
     n: int
     mean: float
     lo: float
     hi: float
-    significant: bool = True
-    of: str = "runs"
+    filled: bool = True
+    what: str = "runs"  # that it is a mean over
 
 
-def _means(part: pd.DataFrame, x: str, y: str) -> dict[float, _Level]:
+def _marks_of_means(part: pd.DataFrame, x: str, y: str) -> dict[float, _Mark]:
     """x → the mean of the runs there and its t-interval: `paired` of the values themselves."""
-    levels = {}
+    marks = {}
     for value, runs in part.groupby(x):
         one = stats.paired(runs[y].to_numpy(float), crossed=_crossed(runs))
         ends = (one.lo, one.hi) if one.n >= FEWEST else (math.nan, math.nan)
-        levels[float(value)] = _Level(one.n, one.mean, *ends)  # type: ignore[arg-type]
-    return levels
+        marks[float(value)] = _Mark(one.n, one.mean, *ends)  # type: ignore[arg-type]
+    return marks
 
 
-def _effects(effects: pd.DataFrame, x: str) -> dict[float, _Level]:
+def _marks_of_effects(effects: pd.DataFrame, x: str) -> dict[float, _Mark]:
     """x → the effect there."""
     known = effects[np.isfinite(effects["mean"])].sort_values(x)
+    assert known[x].is_unique, "two effects of a line at one place"
     return {
-        at: _Level(one.n, one.mean, one.lo, one.hi, one.significant, "pairs")
+        at: _Mark(one.n, one.mean, one.lo, one.hi, one.significant, "pairs")
         for at, one in zip(known[x].astype(float), known.itertuples(), strict=True)
     }
 
@@ -466,7 +469,7 @@ def _crossed(runs: pd.DataFrame) -> np.ndarray | None:
 def _ordered_line(
     ax: Axes,
     part: pd.DataFrame,
-    levels: dict[float, _Level],
+    marks: dict[float, _Mark],
     x: str,
     y: str,
     name: str,
@@ -479,16 +482,16 @@ def _ordered_line(
     look: dict[str, Any] = {**style.look(index, 4.0), "transform": transform}
     runs = part[x].astype(float), part[y].astype(float)
     style.faint(ax, *runs, "o", look["color"], of=of, transform=transform)
-    for value, level in levels.items():
-        if math.isfinite(level.lo) and math.isfinite(level.hi):
+    for value, mark in marks.items():
+        if math.isfinite(mark.lo) and math.isfinite(mark.hi):
             interval = {**look, "marker": "", "linewidth": 1.2, "solid_capstyle": "butt"}
-            ax.plot([value, value], [level.lo, level.hi], **interval)
-        text = f"{name} {texts[value]}: {style.rough(level.mean, places)} over {level.n} {level.of}"
-        fill = look["color"] if level.significant else style.PAPER
-        style.tipped(ax, text, [value], [level.mean], **look, markerfacecolor=fill)
-    means = [level.mean for level in levels.values()]
+            ax.plot([value, value], [mark.lo, mark.hi], **interval)
+        text = f"{name} {texts[value]}: {style.rough(mark.mean, places)} over {mark.n} {mark.what}"
+        fill = look["color"] if mark.filled else style.PAPER
+        style.tipped(ax, text, [value], [mark.mean], **look, markerfacecolor=fill)
+    means = [mark.mean for mark in marks.values()]
     return ax.plot(
-        list(levels), means, linestyle=style.dash(index), linewidth=1.2, zorder=1, **look
+        list(marks), means, linestyle=style.dash(index), linewidth=1.2, zorder=1, **look
     )[0]
 
 

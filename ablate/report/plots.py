@@ -16,7 +16,7 @@ from ablate.components import CATALOGUE
 from ablate.figures.compare import MANY, beyond, leaving
 from ablate.figures.cost import front
 from ablate.figures.seeds import far
-from ablate.figures.style import arms
+from ablate.figures.style import arms, near
 from ablate.figures.training import Arm
 from ablate.paths import file_name
 from ablate.report.data import ReportData
@@ -30,6 +30,11 @@ from ablate.units import count, listed
 
 FEW = 4  # panels whose best arms a caption names
 SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
+SIZES = {  # column of the runs → axis of levels that are names
+    "n_params_body": "body parameters",
+    "n_params": "parameters",
+    "tokens": "training tokens",
+}
 UNLIKE = 1.05  # levels whose sizes differ by less than this ratio have no order by size
 POINTS = 200  # of a curve in a figure
 BATCH = 10_000  # runs whose curves are read at once
@@ -56,19 +61,12 @@ def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     for name, (title, of, *frames) in against.items():
         if frames[0].empty:
             continue
-        sizes = frames[0].groupby("family").size()
-        single = sizes.max() == 1 and data.correction == "family"
-        test = (
-            "uncorrected, as each family is one contrast"
-            if single
-            else f"after Holm's correction over the {data.correction}"
-        )
+        many = frames[0].groupby("family").size().max() >= MANY
         labels = data.labels
         caption = (
-            f"Each level minus {of}. Mark: mean of the paired differences, filled where it is"
-            f" significant ({test}); line: 95% t-interval; faint points: single pairs, one a seed."
+            f"Each level minus {of}. {_marks(data, frames[0])}"
             + (" Arrow: beyond the axis." if leaving(*frames) else "")
-            + (" The best levels are first." if name == "effects" and sizes.max() >= MANY else "")
+            + (" The best levels are first." if name == "effects" and many else "")
         )
         look: dict[str, Any] = {"label": labels.difference, "goal": labels.goal}
         drawn.append(
@@ -77,6 +75,20 @@ def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
             )
         )
     return drawn
+
+
+def _marks(data: ReportData, effects: pd.DataFrame) -> str:
+    """Return what the marks and lines of effects are."""
+    single = effects.groupby("family").size().max() == 1 and data.correction == "family"
+    test = (
+        "uncorrected, as each family is one contrast"
+        if single
+        else f"after Holm's correction over the {data.correction}"
+    )
+    return (
+        f"Mark: mean of the paired differences, filled where it is significant ({test}); line: 95%"
+        " t-interval; faint points: single pairs, one a seed."
+    )
 
 
 def seeds(figure_set: FigureSet, data: ReportData) -> list[Figure]:
@@ -256,7 +268,7 @@ def ordered(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     plots = []
     labels = data.labels
     for factor in data.factors:
-        levels = _level(data.good, data, factor).map(partial(_number, factor))
+        levels = _level(data.good, data, factor).map(partial(_number, data, factor))
         if levels.nunique() < 3 or levels.isna().any():
             continue
         levels, named = _with_unlimited(factor, levels)
@@ -275,49 +287,72 @@ def ordered(figure_set: FigureSet, data: ReportData) -> list[Figure]:
 
 
 def effects_over(figure_set: FigureSet, data: ReportData) -> list[Figure]:
-    """Return the effects over each factor of `within` with three levels that have an order."""
+    """Return the effects over each factor of `within` with three levels that have an order.
+
+    There is a line for each arm, and a panel for each combination of the other factors of `within`;
+    of a single arm there is a line for each combination.
+    """
     plots = []
-    known = data.effects[data.effects["mean"].notna()]
+    known = data.effects[data.effects["mean"].notna()].drop_duplicates(["stratum", "arm"])
     for factor in data.within if len(known) else ():
         axis, numbers = _numbers(data, factor)
-        levels, named = _with_unlimited(factor, _level(known, data, factor).map(numbers))
+        levels = _level(known, data, factor).map(numbers)
         if levels.nunique() < 3:
             continue
+        levels, named = _with_unlimited(factor, levels)
         if axis != factor:
             named = {number: count(number) for number in numbers.values()}
-        rest = [one for one in data.within if one != factor]
-        effects = known.assign(x=levels, hue=known["arm"])
-        if rest:
-            others = [
-                ", ".join(f"{one}={data.levels[cell][one]}" for one in rest)
-                for cell in effects["cell"]
-            ]
-            names = effects["arm"].astype(str) + ", " + others
-            # the first of the categories has the colour of a baseline
-            order = ["", *dict.fromkeys(names)]
-            effects["hue"] = pd.Categorical(names, order, ordered=True)
-        pairs = data.pairs[["family", "cell", "difference"]]
-        frame = pairs.merge(effects[["family", "cell", "x", "hue"]], on=["family", "cell"])
-        plots.append(
-            figure_set.add(
-                f"effects-over-{file_name(factor)}",
-                f"Effects on {data.labels.phrase} over {factor}",
-                f"Each level minus its baseline at the same {factor}. Mark: mean of the paired"
-                " differences, filled where it is significant; line through it: 95% t-interval;"
-                " faint points: single pairs, one a seed.",
-                figures.ordered,
-                frame,
-                effects,
-                x="x",
-                y="difference",
-                hue="hue",
-                label=data.labels.difference,
-                axis=axis,
-                places=data.places,
-                named=named,
-            )
+        effects = known.assign(x=levels, elsewhere=_elsewhere(known, data, factor))
+        effects = effects[levels.notna()]
+        one_arm = f" of {effects['arm'].iloc[0]}" if effects["arm"].nunique() == 1 else ""
+        hue = "elsewhere" if one_arm and len(data.within) > 1 else "arm"
+        parts = effects.groupby("elsewhere", observed=True) if hue == "arm" else [("", effects)]
+        panels = [
+            _effects_panel(data, str(stratum), part, hue)
+            for stratum, part in parts
+            if part["x"].nunique() > 1
+        ]
+        look: dict[str, Any] = {"x": "x", "axis": axis, "y": "difference", "hue": hue}
+        look |= {"label": data.labels.difference, "places": data.places, "named": named}
+        plots += figure_set.panels(
+            f"effects-over-{file_name(factor)}",
+            f"Effects{one_arm} on {data.labels.phrase} over {factor}",
+            f"Each level minus its baseline at the same {factor}. {_marks(data, data.effects)}",
+            figures.ordered,
+            panels,
+            **look,
         )
     return plots
+
+
+def _effects_panel(data: ReportData, stratum: str, effects: pd.DataFrame, hue: str) -> Panel:
+    """Return a panel of effects over x and their pairs, without arms far from the others."""
+    furthest = effects.groupby(hue, observed=True)["mean"].agg(lambda mean: mean.abs().max())
+    inside = furthest[near(furthest.to_list())].index
+    far = [str(name) for name in furthest.index.difference(inside)]
+    effects = effects[effects[hue].isin(inside)]
+    of_pair = ["family", "cell"]
+    pairs = data.pairs.merge(effects[[*of_pair, "x", hue]], on=of_pair)
+    note = f"{listed(far)} not drawn, as too far from the others." if far else ""
+    return Panel(stratum, pairs, effects, note=note)
+
+
+def _elsewhere(frame: pd.DataFrame, data: ReportData, factor: str) -> pd.Series:
+    """Return the levels of all factors of `within` but one as a name, in the order of levels."""
+    rest = [one for one in data.within if one != factor]
+    orders = {one: in_order(data, one) for one in rest}
+    places = {
+        cell: [orders[one].index(levels[one]) if one in levels else -1 for one in rest]
+        for cell, levels in data.levels.items()
+    }
+    names = {
+        cell: ", ".join(f"{one}={data.levels[cell][one]}" for one in rest if one in levels)
+        for cell, levels in data.levels.items()
+    }
+    order = dict.fromkeys(names[cell] for cell in sorted(names, key=places.__getitem__))
+    # the first category has the colour of a baseline, which is not drawn
+    column = pd.Categorical(frame["cell"].map(names), [" ", *order], ordered=True)
+    return pd.Series(column, index=frame.index)
 
 
 def _numbers(data: ReportData, factor: str) -> tuple[str, dict[str, float]]:
@@ -326,11 +361,11 @@ def _numbers(data: ReportData, factor: str) -> tuple[str, dict[str, float]]:
     Levels that are names are in the order of their parameters, else of their tokens.
     """
     levels = data.orders[factor]
-    numbers = {level: _number(factor, level) for level in levels}
+    numbers = {level: _number(data, factor, level) for level in levels}
     if not any(map(math.isnan, numbers.values())):
         return factor, numbers
     of_runs = data.compared.groupby(_level(data.compared, data, factor))
-    for column, x in (("n_params_body", "body parameters"), ("tokens", "training tokens")):
+    for column, x in SIZES.items():
         medians = of_runs[column].median().astype(float).dropna().sort_values()
         if len(medians) == len(levels) and (medians.to_numpy()[1:] > UNLIKE * medians[:-1]).all():
             return x, dict(zip(map(str, medians.index), medians, strict=True))
@@ -378,13 +413,13 @@ def _size(frame: pd.DataFrame, *factors: str) -> int:
 def in_order(data: ReportData, factor: str) -> list[str]:
     """Return a factor's levels: numbers by size, names as the study file has them."""
     levels = data.orders[factor]
-    values = pd.Series(levels).map(partial(_number, factor))
+    values = pd.Series(levels).map(partial(_number, data, factor))
     return levels if values.isna().any() else [levels[index] for index in values.argsort()]
 
 
-def _number(factor: str, level: str | None) -> float:
+def _number(data: ReportData, factor: str, level: str | None) -> float:
     """Return the number of a level, infinity for one without limit, NaN for a name."""
-    if factor in UNLIMITED and level in ("0", UNLIMITED[factor]):
+    if not data.study.own and factor in UNLIMITED and level in ("0", UNLIMITED[factor]):
         return math.inf
     try:
         value = float(level or math.nan)
