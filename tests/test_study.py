@@ -413,8 +413,10 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     _below(
         "[factors.size]\n0.1M = { d_model = 64 }\n1M = { d_model = 128 }",
         17,
-        ["level '0' of size", '"0.1M" ='],
+        ["level '0' of size", '"0.1M"'],
     ),
+    _below("[factors.size]\n0.1.5M = { d_model = 64 }\nb = {}", 16, ['"0.1.5M"']),
+    _below("[factors.size]\ngpt2.small = { d_model = 64 }\nb = {}", 17, ['"gpt2.small"']),
     _below("[optimizer]\nlr = 3", 16, ["'optimizer'"]),
     ("[factors]", "[factors", 0, ["line 10"]),
 ]

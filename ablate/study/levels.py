@@ -15,6 +15,7 @@ from ablate.study.values import label, positive
 Factors = dict[str, dict[str, Fields]]
 
 _PATH = re.compile(r"~?(?:/[^\s/](?:[^/\n]*[^\s/])?){2,}")
+_BARE = re.compile(r"[\w-]+", re.ASCII)  # a key of TOML that needs no quotes
 LADDER = ("params", "aspect", "d_head")
 # what solving a step of the ladder fills in
 LADDER_SETS = ("n_layer", "d_model", "n_head", "d_head", "d_mlp")
@@ -102,13 +103,7 @@ def _named(source: Source, names: Names, name: str, table: Mapping[str, Any]) ->
                 f"{source.where(*location)}: level {text!r} of {name} is a table of fields, such"
                 " as { n_head = 8 }"
             )
-        for key, value in fields.items():
-            if isinstance(value, dict):
-                raise AblateError(
-                    f"{source.where(*location, key)}: {key!r} of level {text!r} of {name} is a"
-                    " table, not a value; a level's name with a dot stands in quotes:"
-                    f' "{text}.{key}" = {{ ... }}'
-                )
+        _check_no_tables(source, names, name, text, fields)
         if not text.strip() or not text.isprintable():
             raise AblateError(
                 f"{source.where(*location)}: level {text!r} of {name}: a level's name must be"
@@ -116,6 +111,35 @@ def _named(source: Source, names: Names, name: str, table: Mapping[str, Any]) ->
             )
         levels[text] = fields_of(source, names, fields, *location)
     return levels
+
+
+def _check_no_tables(
+    source: Source, names: Names, name: str, text: str, fields: Mapping[str, object]
+) -> None:
+    """Refuse a table as a value: TOML reads 0.1M = { ... } as a level 0 with a table 1M."""
+    for key, value in fields.items():
+        if not isinstance(value, dict):
+            continue
+        path = ("factors", name, text, key)
+        advice = ""
+        try:
+            names.check(source, key, *path)
+        except AblateError:
+            if not _BARE.fullmatch(text):
+                raise
+            advice = (
+                f'; a level\'s name with a dot stands in quotes: "{text}.{_dotted(key, value)}"'
+            )
+        raise AblateError(
+            f"{source.where(*path)}: {key!r} of level {text!r} of {name} is a table, not a value"
+            + advice
+        )
+
+
+def _dotted(key: str, table: dict[str, object]) -> str:
+    """Return a key with those of the tables that it alone leads to."""
+    [(inner, value), *others] = table.items() or [("", None)]
+    return f"{key}.{_dotted(inner, value)}" if isinstance(value, dict) and not others else key
 
 
 def _ladder(source: Source, table: Mapping[str, Any]) -> dict[str, Fields]:
