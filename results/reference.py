@@ -114,12 +114,13 @@ def lengths() -> str:
 
 def parallel_by_size() -> str:
     """Return what parallel blocks cost at every size."""
+    runs = ablate.load("parallel-by-size", str(DATABASE)).set_index("cell")
     return table(
         ["body parameters", "layers × width", "serial", "parallel", "share"],
         [
             (
                 one.stratum.partition("=")[2],
-                SHAPES[one.stratum],
+                "{n_layer} × {d_model}".format(**runs.loc[one.cell].iloc[0]),
                 baseline(one),
                 effect(one),
                 excess(one),
@@ -361,7 +362,6 @@ TOPOLOGY = {
     "norm=post, depth=4x112": "post, 4 layers",
     "norm=post, depth=12x64": "post, 12 layers",
 }
-SHAPES = {"size=0.4M": "2 × 128", "size=3M": "4 × 256", "size=85M": "12 × 768"}
 TABLES: dict[str, Callable[[], str]] = {
     "topology": partial(effects, "topology", TOPOLOGY, name="wiring"),
     "topology-debian": partial(effects, "topology-debian", name="wiring"),
