@@ -1,11 +1,11 @@
-# `make demo` answers a question; `make test` runs the tests. Both make the virtual environment they need, once.
+# `make demo` answers a question; `make test` runs the tests; `make venv` makes the environment that both need, once.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 SITE = $(VENV)/.site
 
-.PHONY: demo test soak docs site lint clean
+.PHONY: demo test venv soak docs site lint clean
 
 demo: $(READY)
 	$(BIN)/ablate run studies/quickstart.toml
@@ -15,6 +15,8 @@ demo: $(READY)
 # modules
 test: $(READY)
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal
+
+venv: $(READY)
 
 soak: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow -rP  # with what the tests print: kills, resumed runs
