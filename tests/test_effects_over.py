@@ -44,6 +44,7 @@ def drawn(
     for levels in data.levels.values():
         for factor in without(levels):
             del levels[factor]
+    assert report.overview.matrix(data), "the table of all strata"
     figure_set, found = report.figures_of(data)
     return {
         one.name.removeprefix("effects-over-"): figure_set.axes(one.name).figure.axes  # type: ignore[union-attr]
@@ -127,29 +128,35 @@ def test_factors_whose_names_end_each_other_are_kept_apart(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("first", ["rotary", "learned"])
-def test_a_field_without_meaning_in_some_strata(tmp_path: Path, first: str) -> None:
+@pytest.mark.parametrize("deep", [(2, 4, 8), ()])
+def test_a_field_without_meaning_in_some_strata(
+    tmp_path: Path, first: str, deep: Sequence[int]
+) -> None:
     positions = sorted(("rotary", "learned"), key=lambda name: name != first)
     thetas = {"1000.0": 0.3, "10000.0": 0.2, "100000.0": 0.1}
-    depths = {str(n): {"n_layer": n} for n in (2, 4, 8)}
+    depths = {"n_layer": {str(n): {"n_layer": n} for n in deep}} if deep else {}
     others = [
-        {"topology": topology, "position": "learned", "rope_theta": theta, "n_layer": depth}
-        for topology, theta, depth in itertools.product(TOPOLOGY, list(thetas)[1:], depths)
+        {"topology": topology, "position": "learned", "rope_theta": theta}
+        | ({"n_layer": str(depth)} if deep else {})
+        for topology, theta, depth in itertools.product(TOPOLOGY, list(thetas)[1:], deep or (0,))
     ]
     figures = drawn(
         tmp_path,
         {
             "position": {name: {"position": name} for name in positions},
             "rope_theta": {name: {"rope_theta": float(name)} for name in thetas},
-            "n_layer": depths,
+            **depths,
         },
         {"rope_theta": thetas},
-        ["position", "rope_theta", "n_layer"],
+        ["position", "rope_theta", *depths],
         left_out=others,
         without=lambda levels: ["rope_theta"] if levels["position"] == "learned" else [],
     )
     found = lines(figures["rope_theta"][0])
-    assert found["position=rotary, n_layer=8"] == pytest.approx([0.3, 0.2, 0.1])
-    assert lines(figures["n_layer"][0])["position=learned"] == pytest.approx([0.3] * 3)
+    name = "position=rotary, n_layer=8" if deep else "position=rotary"
+    assert found[name] == pytest.approx([0.3, 0.2, 0.1])
+    if deep:
+        assert lines(figures["n_layer"][0])["position=learned"] == pytest.approx([0.3] * 3)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

@@ -268,7 +268,8 @@ def _grid(
     data: ReportData, contrasts: Sequence[Contrast], cells: Mapping[tuple[str, str], Cell]
 ) -> Matrix | None:
     """Return the one arm of a study over the two factors of its strata; None if it has not two."""
-    if len(data.within) != 2:
+    has_both = (data.levels[one.cell].keys() >= {*data.within} for one in contrasts)
+    if len(data.within) != 2 or not all(has_both):
         return None
     down, across = data.within
     at = {
