@@ -390,7 +390,10 @@ revision = ["main", "better"]
 """
 
 
-def test_revisions_run_in_work_trees_of_their_own(tmp_path: Path) -> None:
+def test_revisions_run_in_work_trees_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     repository = tmp_path / "code"
     repository.mkdir()
     git(repository, "init", "-q", "-b", "main")
@@ -404,7 +407,7 @@ def test_revisions_run_in_work_trees_of_their_own(tmp_path: Path) -> None:
     git(repository, "checkout", "-q", "main")
     script.write_text("exit 1\n")  # the folder itself is not used
     (repository / "own.toml").write_text(REVISIONS)
-    path = tmp_path / "a.db"
+    path = Path("a.db")
     outcome, _ = launch(plan(load(str(repository / "own.toml"))), path)
     assert outcome.counts == {"complete": 4}
     assert rows(path, "SELECT cell, seed, metric FROM runs ORDER BY cell, seed") == [
@@ -443,14 +446,20 @@ def test_prices_come_from_runs_that_have_ended(
     assert "time a run" in out
 
 
-def test_a_shell_script_reports_by_a_pattern_and_by_files(tmp_path: Path) -> None:
-    script = tmp_path / "train.sh"
-    script.write_text(
+def test_a_shell_script_reports_by_a_pattern_and_by_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs in the folder of the study, and the path of the database is relative to another."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "studies"
+    folder.mkdir()
+    (folder / "train.sh").write_text(
         'for i in 1 2 3; do echo "step $i: val loss $(( $1 + i )).5, lr 1e-3"; done\n'
         'mkdir -p "$2/logs"; printf "step,acc\\n1,0.5\\n3,0.75\\n" > "$2/logs/metrics.csv"\n'
         'echo "{\\"step\\": 3, \\"extra\\": 7}" >> "$ABLATE_METRICS"\n'
+        'touch "$3/a" "$ABLATE_CHECKPOINTS/b" "$ABLATE_OUT/c"\n'
     )
-    (tmp_path / "own.toml").write_text(
+    (folder / "own.toml").write_text(
         """
 name = "shell"
 question = "Which?"
@@ -458,7 +467,7 @@ metric = "val_loss"
 goal = "lower"
 seeds = 2
 [command]
-run = "sh train.sh {seed} {out} {*flag}"
+run = "sh train.sh {seed} {out} {checkpoints} {*flag}"
 gpus = 0
 metrics = "**/metrics.csv"
 pattern = 'step (?P<step>\\d+): val loss (?P<val_loss>[\\d.]+)'
@@ -466,8 +475,10 @@ pattern = 'step (?P<step>\\d+): val loss (?P<val_loss>[\\d.]+)'
 flag = { off = "", on = "--a 'b c'" }
 """
     )
-    path = tmp_path / "a.db"
-    assert train(plan(load(str(tmp_path / "own.toml"))), path).counts == {"complete": 4}
+    path = Path("results/a.db")
+    assert train(plan(load(str(folder / "own.toml"))), path).counts == {"complete": 4}
+    assert {file.name for file in folder.iterdir()} == {"own.toml", "train.sh"}
+    assert len([*tmp_path.glob("results/*/*/c")]) == 4
     finals = dict(
         rows(
             path,
