@@ -470,7 +470,7 @@ seeds = 2
 run = "sh train.sh {seed} {out} {checkpoints} {*flag}"
 gpus = 0
 metrics = "**/metrics.csv"
-pattern = 'step (?P<step>\\d+): val loss (?P<val_loss>[\\d.]+)'
+pattern = 'step (?P<step>\\d+): val loss (?P<val_loss>\\S+),'
 [factors]
 flag = { off = "", on = "--a 'b c'" }
 """
