@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from ablate.errors import AblateError
 from ablate.launch import pool
 from ablate.launch.devices import Device
 from ablate.plan import Plan, plan
+from ablate.store import query, questions
 from ablate.study import load
 from ablate.study_run import Outcome
 
@@ -92,6 +94,36 @@ def test_the_effect_is_that_of_the_script(tmp_path: Path) -> None:
         text, page = report.answer(data), report.write(data, tmp_path / "page")
     assert "token" not in text and "held-out" not in text and "learning rate" not in text
     assert page.exists() and "command" in (tmp_path / "page" / "report.md").read_text()
+
+
+@pytest.mark.parametrize(("goal", "best"), [("lower", "depth=2"), ("higher", "depth=1")])
+def test_named_queries_answer_for_scripts_what_is_known(
+    tmp_path: Path, goal: str, best: str
+) -> None:
+    """Of them it is known how they end and how long they take, but neither tokens nor sizes."""
+    planned(tmp_path, seeds=2)
+    file = tmp_path / "own.toml"
+    file.write_text(file.read_text().replace('"lower"', f'"{goal}"'))
+    train(plan(load(str(file))), tmp_path / "a.db")
+    with sqlite3.connect(tmp_path / "a.db") as connection:  # all take the same time
+        connection.execute("UPDATE final SET value = 1.5 WHERE name = 'train_seconds'")
+    with store.open(str(tmp_path / "a.db")) as db:
+        asked = {
+            name: query.run(db, questions.find(name).sql, {"study": "own", "series": "val_loss"})[1]
+            for name in ("learning-curve", "pareto", "loss-by-size", "topology-by-depth")
+        }
+    expected = {
+        (depth, step): np.mean([loss(depth, seed, step) for seed in range(2)])
+        for depth in (1, 2)
+        for step in range(1, 5)
+    }
+    assert [tuple(row) for row in asked["learning-curve"]] == [
+        (f"depth={depth}", step, None, 2, pytest.approx(value))
+        for (depth, step), value in expected.items()
+    ]
+    metric = pytest.approx(expected[int(best[-1]), 4])
+    assert [tuple(row) for row in asked["pareto"]] == [(best, 1.5, metric)]
+    assert not asked["loss-by-size"] and not asked["topology-by-depth"]
 
 
 @pytest.mark.parametrize(
