@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_helpers import ROOT, Run, python
+from cli_helpers import ROOT, Run, python, refused
 from in_process import scripts
 from launch_helpers import Launcher, launch, processes, rows, wait_for, workers
 from report_study import svg_only  # noqa: F401
@@ -465,6 +465,23 @@ def test_code_that_changes_while_a_study_runs_fails_its_runs(tmp_path: Path) -> 
     script.write_text('echo "{\\"loss\\": 2}"\n')
     outcome, out = launch(made, tmp_path / "a.db")
     assert outcome.counts == {"failed": 4} and "changed after the study was planned" in out
+
+
+def test_a_log_that_is_missing_is_said_to_be_missing(ablate: Run, tmp_path: Path) -> None:
+    train(planned(tmp_path, seeds=[0]), tmp_path / "a.db")
+    code, out, _ = ablate("show", "1", "--log", "--db", "a.db")
+    assert code == 0 and "--depth 1" in out
+    moved = tmp_path / "moved" / "b.db"
+    moved.parent.mkdir()
+    (tmp_path / "a.db").rename(moved)
+    ((journal,),) = rows(moved, "SELECT journal FROM attempt WHERE run_id = 1")
+    with store.open(str(moved)) as db:
+        refused(
+            ablate, ["show", "1", "--log", "--db", str(moved)], [f"there is no {db.log(journal)}"]
+        )
+    with sqlite3.connect(moved) as connection:
+        connection.execute("DELETE FROM attempt")
+    refused(ablate, ["show", "1", "--log", "--db", str(moved)], ["not tried"])
 
 
 def test_prices_come_from_runs_that_have_ended(
