@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli_helpers import Run as Command
+from cli_helpers import refused
 from scipy import stats as scipy_stats
 
 from ablate import snapshot, stats
@@ -139,6 +141,24 @@ def test_a_mistake_is_one_line(
         study(tmp_path, **changes)
     text = str(error.value)
     assert "\n" not in text and all(word in text for word in words_of_error), text
+
+
+@pytest.mark.parametrize(
+    ("name", "valid"), [("optim.name", "optim_name"), ("2-a", "_2_a"), ("+model.é", "_model__")]
+)
+@pytest.mark.parametrize("option", ["--factor", "--base", "--tune"])
+def test_a_new_study_names_what_no_placeholder_can_name(
+    ablate: Command, tmp_path: Path, option: str, name: str, valid: str
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    new = ["new", "own", "--metric", "val_loss", "--factor", "norm=1,2"]
+    levels = "[0.1,1]" if option == "--tune" else "0.1" if option == "--base" else "0.1,1"
+    more = ["--tune", "points=3"] if option == "--tune" else []
+    for command in ("train.py", f"train.py {name}={{{name}}}"):
+        old = ["--command", f"{sys.executable} {command}", option, f"{name}={levels}"]
+        refused(ablate, [*new, *more, *old], [name, f"{name}={{{valid}}}"])
+    renamed = ["--command", f"{sys.executable} train.py {name}={{{valid}}}"]
+    assert ablate(*new, *more, *renamed, option, f"{valid}={levels}")[0] == 0
 
 
 def test_a_shell_gets_what_is_for_a_shell(tmp_path: Path) -> None:
