@@ -246,6 +246,28 @@ def test_code_in_git_is_known_by_the_content_of_tracked_files(tmp_path: Path) ->
         study(tmp_path, factors='norm = [1, 2]\nrevision = ["main", "mian"]')
 
 
+def test_data_that_git_does_not_track_counts_where_code_lists_it(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q", "-b", "main")
+    (tmp_path / ".gitignore").write_text("ignored/\n")
+    for folder in ("ignored", "untracked"):
+        (tmp_path / folder / "sub").mkdir(parents=True)
+        (tmp_path / folder / "sub" / "a.csv").write_text("1")
+    (tmp_path / "train.py").write_text("print(1)\n")
+    git(tmp_path, "add", "train.py", ".gitignore")
+    git(tmp_path, "commit", "-qm", "first")
+    unlisted = study(tmp_path)
+    for folder in ("ignored", "untracked"):
+        lists = [f'[".", "{folder}/{entry}"]' for entry in ("sub/a.csv", "sub/*.csv", "**/*")]
+        before = [keys(study(tmp_path, command=f"code = {entries}")) for entries in lists]
+        assert not keys(unlisted) & before[0] and before[0] == before[1] == before[2]
+        (tmp_path / folder / "sub" / "a.csv").write_text("2")
+        for entries in lists:
+            assert not keys(study(tmp_path, command=f"code = {entries}")) & before[0]
+        with pytest.raises(AblateError, match=f"{folder} has no file that git tracks"):
+            study(tmp_path, command=f'code = [".", "{folder}"]')
+    assert keys(study(tmp_path)) == keys(unlisted)
+
+
 def test_runs_whose_numbers_are_read_in_another_way_are_others(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)\n")
     ways = (
