@@ -15,6 +15,7 @@ from ablate.formats import LARGEST
 
 # names of the step in a record, the first that is there counts
 STEPS = ("step", "global_step", "_step", "iter", "iteration", "epoch")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class Reading(NamedTuple):
@@ -90,8 +91,21 @@ class Lines:
                 return self._records.place(_without_text(record))
         for pattern in self._patterns:
             if found := pattern.search(line):
-                return self._records.place(found.groupdict())
+                texts = {name: _whole(found, name) for name in found.groupdict()}
+                return self._records.place(texts)
         return None
+
+
+def _whole(found: re.Match[str], name: str) -> str | None:
+    """What a group captured. Where it ends within a number, such as 2.49e-05, all of the number.
+
+    A pattern that needs the rest, such as `(?P<epoch>\\d+)\\.\\d+`, divides a number on purpose.
+    """
+    line, (start, end) = found.string, found.span(name)
+    number = _NUMBER.match(line, start) if end > start else None
+    if number and number.end() > end and found.re.search(line[:end] + line[number.end() :]):
+        return number[0]
+    return found[name]
 
 
 def _without_text(record: Mapping[str, Any]) -> dict[str, Any]:

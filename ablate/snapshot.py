@@ -94,10 +94,11 @@ def take(folder: Path, code: Sequence[str], commit: str = "") -> Snapshot:
             if entry in (".", "./") or path == entry or path.startswith(f"{entry.rstrip('/')}/")
         }
         on_disk = folder / entry
-        if not commit and on_disk.is_dir() and root is None:
+        if not commit and on_disk.is_dir() and not inside:
+            why = "has no file that git tracks" if root else "is in no git work tree with a commit"
             raise AblateError(
-                f"code = {entry!r}: {on_disk.resolve()} is in no git work tree with a commit; list"
-                " files or globs instead, such as train.py or src/**/*.py"
+                f"code = {entry!r}: {on_disk.resolve()} {why}; list files or globs instead, such as"
+                " train.py or src/**/*.py"
             )
         if not inside:
             names = _matching(folder, entry, tracked if commit else None)

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli_helpers import Run as Command
+from cli_helpers import refused
 from scipy import stats as scipy_stats
 
 from ablate import snapshot, stats
@@ -141,6 +143,24 @@ def test_a_mistake_is_one_line(
     assert "\n" not in text and all(word in text for word in words_of_error), text
 
 
+@pytest.mark.parametrize(
+    ("name", "valid"), [("optim.name", "optim_name"), ("2-a", "_2_a"), ("+model.é", "_model__")]
+)
+@pytest.mark.parametrize("option", ["--factor", "--base", "--tune"])
+def test_a_new_study_names_what_no_placeholder_can_name(
+    ablate: Command, tmp_path: Path, option: str, name: str, valid: str
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    new = ["new", "own", "--metric", "val_loss", "--factor", "norm=1,2"]
+    levels = "[0.1,1]" if option == "--tune" else "0.1" if option == "--base" else "0.1,1"
+    more = ["--tune", "points=3"] if option == "--tune" else []
+    for command in ("train.py", f"train.py {name}={{{name}}}"):
+        old = ["--command", f"{sys.executable} {command}", option, f"{name}={levels}"]
+        refused(ablate, [*new, *more, *old], [name, f"{name}={{{valid}}}"])
+    renamed = ["--command", f"{sys.executable} train.py {name}={{{valid}}}"]
+    assert ablate(*new, *more, *renamed, option, f"{valid}={levels}")[0] == 0
+
+
 def test_a_shell_gets_what_is_for_a_shell(tmp_path: Path) -> None:
     for run in (
         "env A=1 sh -c 'python train.py --norm {norm} --lr {lr} | tee $LOG'",
@@ -224,6 +244,28 @@ def test_code_in_git_is_known_by_the_content_of_tracked_files(tmp_path: Path) ->
     assert "uncommitted changes in lib/part.py are in no revision" in " ".join(both.about)
     with pytest.raises(AblateError, match="no such branch"):
         study(tmp_path, factors='norm = [1, 2]\nrevision = ["main", "mian"]')
+
+
+def test_data_that_git_does_not_track_counts_where_code_lists_it(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q", "-b", "main")
+    (tmp_path / ".gitignore").write_text("ignored/\n")
+    for folder in ("ignored", "untracked"):
+        (tmp_path / folder / "sub").mkdir(parents=True)
+        (tmp_path / folder / "sub" / "a.csv").write_text("1")
+    (tmp_path / "train.py").write_text("print(1)\n")
+    git(tmp_path, "add", "train.py", ".gitignore")
+    git(tmp_path, "commit", "-qm", "first")
+    unlisted = study(tmp_path)
+    for folder in ("ignored", "untracked"):
+        lists = [f'[".", "{folder}/{entry}"]' for entry in ("sub/a.csv", "sub/*.csv", "**/*")]
+        before = [keys(study(tmp_path, command=f"code = {entries}")) for entries in lists]
+        assert not keys(unlisted) & before[0] and before[0] == before[1] == before[2]
+        (tmp_path / folder / "sub" / "a.csv").write_text("2")
+        for entries in lists:
+            assert not keys(study(tmp_path, command=f"code = {entries}")) & before[0]
+        with pytest.raises(AblateError, match=f"{folder} has no file that git tracks"):
+            study(tmp_path, command=f'code = [".", "{folder}"]')
+    assert keys(study(tmp_path)) == keys(unlisted)
 
 
 def test_runs_whose_numbers_are_read_in_another_way_are_others(tmp_path: Path) -> None:

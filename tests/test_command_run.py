@@ -6,13 +6,14 @@ import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_helpers import ROOT, Run, python
+from cli_helpers import ROOT, Run, python, refused
 from in_process import scripts
 from launch_helpers import Launcher, launch, processes, rows, wait_for, workers
 from report_study import svg_only  # noqa: F401
@@ -23,6 +24,7 @@ from ablate.errors import AblateError
 from ablate.launch import pool
 from ablate.launch.devices import Device
 from ablate.plan import Plan, plan
+from ablate.store import query, questions
 from ablate.study import load
 from ablate.study_run import Outcome
 
@@ -92,6 +94,36 @@ def test_the_effect_is_that_of_the_script(tmp_path: Path) -> None:
         text, page = report.answer(data), report.write(data, tmp_path / "page")
     assert "token" not in text and "held-out" not in text and "learning rate" not in text
     assert page.exists() and "command" in (tmp_path / "page" / "report.md").read_text()
+
+
+@pytest.mark.parametrize(("goal", "best"), [("lower", "depth=2"), ("higher", "depth=1")])
+def test_named_queries_answer_for_scripts_what_is_known(
+    tmp_path: Path, goal: str, best: str
+) -> None:
+    """Of them it is known how they end and how long they take, but neither tokens nor sizes."""
+    planned(tmp_path, seeds=2)
+    file = tmp_path / "own.toml"
+    file.write_text(file.read_text().replace('"lower"', f'"{goal}"'))
+    train(plan(load(str(file))), tmp_path / "a.db")
+    with sqlite3.connect(tmp_path / "a.db") as connection:  # all take the same time
+        connection.execute("UPDATE final SET value = 1.5 WHERE name = 'train_seconds'")
+    with store.open(str(tmp_path / "a.db")) as db:
+        asked = {
+            name: query.run(db, questions.find(name).sql, {"study": "own", "series": "val_loss"})[1]
+            for name in ("learning-curve", "pareto", "loss-by-size", "topology-by-depth")
+        }
+    expected = {
+        (depth, step): np.mean([loss(depth, seed, step) for seed in range(2)])
+        for depth in (1, 2)
+        for step in range(1, 5)
+    }
+    assert [tuple(row) for row in asked["learning-curve"]] == [
+        (f"depth={depth}", step, None, 2, pytest.approx(value))
+        for (depth, step), value in expected.items()
+    ]
+    metric = pytest.approx(expected[int(best[-1]), 4])
+    assert [tuple(row) for row in asked["pareto"]] == [(best, 1.5, metric)]
+    assert not asked["loss-by-size"] and not asked["topology-by-depth"]
 
 
 @pytest.mark.parametrize(
@@ -390,7 +422,10 @@ revision = ["main", "better"]
 """
 
 
-def test_revisions_run_in_work_trees_of_their_own(tmp_path: Path) -> None:
+def test_revisions_run_in_work_trees_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     repository = tmp_path / "code"
     repository.mkdir()
     git(repository, "init", "-q", "-b", "main")
@@ -404,7 +439,7 @@ def test_revisions_run_in_work_trees_of_their_own(tmp_path: Path) -> None:
     git(repository, "checkout", "-q", "main")
     script.write_text("exit 1\n")  # the folder itself is not used
     (repository / "own.toml").write_text(REVISIONS)
-    path = tmp_path / "a.db"
+    path = Path("a.db")
     outcome, _ = launch(plan(load(str(repository / "own.toml"))), path)
     assert outcome.counts == {"complete": 4}
     assert rows(path, "SELECT cell, seed, metric FROM runs ORDER BY cell, seed") == [
@@ -432,6 +467,23 @@ def test_code_that_changes_while_a_study_runs_fails_its_runs(tmp_path: Path) -> 
     assert outcome.counts == {"failed": 4} and "changed after the study was planned" in out
 
 
+def test_a_log_that_is_missing_is_said_to_be_missing(ablate: Run, tmp_path: Path) -> None:
+    train(planned(tmp_path, seeds=[0]), tmp_path / "a.db")
+    code, out, _ = ablate("show", "1", "--log", "--db", "a.db")
+    assert code == 0 and "--depth 1" in out
+    moved = tmp_path / "moved" / "b.db"
+    moved.parent.mkdir()
+    (tmp_path / "a.db").rename(moved)
+    ((journal,),) = rows(moved, "SELECT journal FROM attempt WHERE run_id = 1")
+    with store.open(str(moved)) as db:
+        refused(
+            ablate, ["show", "1", "--log", "--db", str(moved)], [f"there is no {db.log(journal)}"]
+        )
+    with sqlite3.connect(moved) as connection:
+        connection.execute("DELETE FROM attempt")
+    refused(ablate, ["show", "1", "--log", "--db", str(moved)], ["not tried"])
+
+
 def test_prices_come_from_runs_that_have_ended(
     ablate: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -443,14 +495,20 @@ def test_prices_come_from_runs_that_have_ended(
     assert "time a run" in out
 
 
-def test_a_shell_script_reports_by_a_pattern_and_by_files(tmp_path: Path) -> None:
-    script = tmp_path / "train.sh"
-    script.write_text(
+def test_a_shell_script_reports_by_a_pattern_and_by_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs in the folder of the study, and the path of the database is relative to another."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "studies"
+    folder.mkdir()
+    (folder / "train.sh").write_text(
         'for i in 1 2 3; do echo "step $i: val loss $(( $1 + i )).5, lr 1e-3"; done\n'
         'mkdir -p "$2/logs"; printf "step,acc\\n1,0.5\\n3,0.75\\n" > "$2/logs/metrics.csv"\n'
         'echo "{\\"step\\": 3, \\"extra\\": 7}" >> "$ABLATE_METRICS"\n'
+        'touch "$3/a" "$ABLATE_CHECKPOINTS/b" "$ABLATE_OUT/c"\n'
     )
-    (tmp_path / "own.toml").write_text(
+    (folder / "own.toml").write_text(
         """
 name = "shell"
 question = "Which?"
@@ -458,16 +516,18 @@ metric = "val_loss"
 goal = "lower"
 seeds = 2
 [command]
-run = "sh train.sh {seed} {out} {*flag}"
+run = "sh train.sh {seed} {out} {checkpoints} {*flag}"
 gpus = 0
 metrics = "**/metrics.csv"
-pattern = 'step (?P<step>\\d+): val loss (?P<val_loss>[\\d.]+)'
+pattern = 'step (?P<step>\\d+): val loss (?P<val_loss>\\S+),'
 [factors]
 flag = { off = "", on = "--a 'b c'" }
 """
     )
-    path = tmp_path / "a.db"
-    assert train(plan(load(str(tmp_path / "own.toml"))), path).counts == {"complete": 4}
+    path = Path("results/a.db")
+    assert train(plan(load(str(folder / "own.toml"))), path).counts == {"complete": 4}
+    assert {file.name for file in folder.iterdir()} == {"own.toml", "train.sh"}
+    assert len([*tmp_path.glob("results/*/*/c")]) == 4
     finals = dict(
         rows(
             path,

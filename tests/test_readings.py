@@ -54,6 +54,19 @@ def test_patterns_are_found_within_lines() -> None:
     assert found is not None and math.isnan(found.values["val_loss"])
 
 
+def test_a_number_is_not_cut_but_by_a_pattern_that_needs_the_rest() -> None:
+    lines = Lines([r"(?P<step>\d+): a (?P<a>[\d.]+).*b (?P<b>[\d.]+)( c (?P<c>\d))?"])
+    for text, values in (
+        ("a 2.49e-05 b 3E+2", {"a": 2.49e-05, "b": 300.0}),
+        ("a 2.5e-3. b 1 c 45.5", {"a": 2.5e-3, "b": 1.0, "c": 45.5}),
+        ("a 2.5em, b 1-2", {"a": 2.5, "b": 1.0}),
+    ):
+        assert lines.read(f"7: {text}") == (7, values)
+    divided = Lines([r"epoch (?P<epoch>\d+)\.\d+ loss (?P<loss>\d+)", r"(?P<iter>\d{2})(?P<d>\d)"])
+    assert divided.read("epoch 3.25 loss 1e2") == (3, {"loss": 100.0})
+    assert divided.read("123") == (12, {"d": 3.0})
+
+
 def test_files_are_read_by_their_names(tmp_path: Path) -> None:
     # as Lightning's CSVLogger writes them: a row has some of the columns
     (tmp_path / "metrics.csv").write_text(

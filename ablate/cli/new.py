@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -232,10 +232,13 @@ def _command(raw: dict[str, Any], command: str | None, keys: Sequence[str], fold
 
     table = raw.setdefault("command", {})
     if command is not None:
-        used = placeholders(words(command))
         fields = [*raw.get("base", {}), *raw["factors"]]
         if tune := raw.get("tune"):
             fields += [key for key in tune if key not in TUNE_KEYS]
+        for name in fields:
+            if placeholders([f"{{{name}}}"]) != [name]:
+                _rename(name)
+        used = placeholders(words(command))
         missing = [] if "fields" in used else [f for f in (*fields, "seed") if f not in used]
         missing = [name for name in missing if name != "revision"]
         table["run"] = " ".join([command, *(f"--{name}={{{name}}}" for name in missing)])
@@ -244,6 +247,17 @@ def _command(raw: dict[str, Any], command: str | None, keys: Sequence[str], fold
     for text in keys:
         key, rest = _split("--set", text)
         table[key] = value(rest)
+
+
+def _rename(name: str) -> NoReturn:
+    """Refuse a name that no placeholder can have, and say how the script gets its option."""
+    from ablate.errors import AblateError
+
+    valid = re.sub(r"\W|^(?=\d)", "_", name, flags=re.ASCII)
+    raise AblateError(
+        f"{name!r:.80}: a name is letters, digits and underscores; call it {valid:.80}, and write"
+        f" its option in --command, such as {name:.80}={{{valid:.80}}}"
+    )
 
 
 @contextmanager

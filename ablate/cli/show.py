@@ -15,6 +15,8 @@ from ablate.formats import number, printable, shown
 from ablate.units import known, listed, power
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import RenderableType
 
     from ablate.store import Database
@@ -41,10 +43,19 @@ def show(
         paths = [database.log(attempt["journal"]) for attempt in reversed(run_details.attempts)]
         path = next((path for path in paths if path and path.is_file()), None)
         if path is None:
-            raise AblateError(f"run {run} has no log: only scripts of [command] have one")
+            raise AblateError(f"run {run} has no log: {_no_log(run_details, paths)}")
         with path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 echo(line.rstrip("\n"))
+
+
+def _no_log(run: RunDetails, paths: Sequence[Path | None]) -> str:
+    """Why none of the files in which a run's output may be, the newest first, is there."""
+    if run.row["kind"] != "command":
+        return "only scripts of [command] have one"
+    if newest := next(filter(None, paths), None):
+        return f"there is no {newest}; it may be beside the database that its run was trained in"
+    return "it was not tried yet"
 
 
 def _files(run: RunDetails, database: Database) -> Iterator[str]:

@@ -83,7 +83,8 @@ def train(job: Job, context: Context) -> None:
     """
     assert job.folder and job.log and len(job.runs) == 1
     run, emit, settings = job.runs[0], context.emit[0], Settings(**job.settings)
-    out, checkpoints = job.folder, job.folder / "checkpoints"
+    out = job.folder.absolute()  # the script has another working directory
+    checkpoints = out / "checkpoints"
     resumed = checkpoints.is_dir() and any(checkpoints.iterdir())
     if not resumed:
         shutil.rmtree(out, ignore_errors=True)

@@ -122,7 +122,7 @@ ORDER BY min(min(place)) OVER (PARTITION BY stratum), avg(metric)"""),
         """\
 SELECT n_layer, norm, topology, count(loss) AS runs, avg(loss) AS loss
 FROM runs
-WHERE study = :study AND status = 'complete'
+WHERE study = :study AND status = 'complete' AND topology IS NOT NULL
 GROUP BY n_layer, norm, topology
 ORDER BY n_layer, norm, avg(loss)""",
     ),
@@ -157,13 +157,14 @@ ORDER BY min(place) OVER (PARTITION BY family), place, seed"""),
     ),
     Question(
         "learning-curve",
-        "The mean of a series over seeds, by cell and tokens seen. Default: held-out loss.",
+        "The mean of a series over seeds, by cell, step and tokens seen, which are unknown for"
+        " scripts. Default: held-out loss.",
         _in_order("""\
-SELECT cell, tokens, count(value) AS runs, avg(value) AS value
+SELECT cell, step, tokens, count(value) AS runs, avg(value) AS value
 FROM curves JOIN places USING (cell)
 WHERE study = :study AND series = coalesce(nullif(:series, ''), 'loss')
-GROUP BY cell, tokens
-ORDER BY min(place), tokens"""),
+GROUP BY cell, step, tokens
+ORDER BY min(place), step, tokens"""),
         optional=("series",),
     ),
     Question(
@@ -212,11 +213,11 @@ ORDER BY role, status""",
     ),
     Question(
         "loss-by-size",
-        "The mean held-out loss by number of parameters.",
+        "The mean held-out loss by number of parameters, where that is known.",
         """\
 SELECT cell, n_params, n_params_body, count(loss) AS runs, avg(loss) AS loss
 FROM runs
-WHERE study = :study AND status = 'complete'
+WHERE study = :study AND status = 'complete' AND n_params IS NOT NULL
 GROUP BY cell
 ORDER BY n_params, avg(loss)""",
     ),
@@ -234,18 +235,19 @@ ORDER BY ratio""",
     ),
     Question(
         "pareto",
-        "The cells that no other cell beats in both held-out loss and training time.",
+        "The cells that no other cell beats in both the study's metric and training time.",
         """\
-WITH means AS (SELECT runs.cell, avg(finals_wide.train_seconds) AS seconds, avg(runs.loss) AS loss
-               FROM runs JOIN finals_wide ON finals_wide.run = runs.run
-               WHERE runs.study = :study AND runs.status = 'complete'
-               GROUP BY runs.cell)
-SELECT cell, seconds, loss
+WITH means AS (SELECT cell, avg(train_seconds) AS seconds, avg(runs.metric) AS metric,
+                      avg(runs.metric) * iif(goal = 'min', 1, -1) AS cost
+               FROM runs JOIN finals_wide USING (run) JOIN study ON study.name = study
+               WHERE study = :study AND runs.status = 'complete'
+               GROUP BY cell)
+SELECT cell, seconds, metric
 FROM means
-WHERE loss IS NOT NULL AND NOT EXISTS (
+WHERE seconds IS NOT NULL AND metric IS NOT NULL AND NOT EXISTS (
     SELECT 1 FROM means AS other
-    WHERE other.loss <= means.loss AND other.seconds <= means.seconds
-          AND (other.loss < means.loss OR other.seconds < means.seconds))
+    WHERE other.cost <= means.cost AND other.seconds <= means.seconds
+          AND (other.cost < means.cost OR other.seconds < means.seconds))
 ORDER BY seconds""",
     ),
     Question(

@@ -245,7 +245,7 @@ def _check_pattern(pattern: str) -> None:
         raise AblateError(f"pattern = {pattern!r:.80}: {error}") from None
     if not groups:
         raise AblateError(
-            f"pattern = {pattern!r:.80}: no group has a name; write (?P<val_loss>[\\d.]+)"
+            f"pattern = {pattern!r:.80}: no group has a name; write (?P<val_loss>\\S+)"
         )
 
 

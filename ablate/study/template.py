@@ -33,7 +33,8 @@ def words(run: str) -> tuple[str, ...]:
         for match in _PART.finditer(word):
             if match[0] in "{}":
                 raise AblateError(
-                    f"run: {word!r}: a placeholder is {{name}}; write {{{{ and }}}} for braces"
+                    f"run: {word!r}: a placeholder is {{name}}, of letters, digits and"
+                    " underscores; write {{ and }} for braces"
                 )
             if match[1] and match[0] != word:
                 raise AblateError(
