@@ -105,7 +105,8 @@ def _whole(found: re.Match[str], name: str) -> str | None:
     number = _NUMBER.match(line, start) if end > start else None
     if number and number.end() > end and found.re.search(line[:end] + line[number.end() :]):
         return number[0]
-    return found[name]
+    captured = found[name]
+    return captured and captured.rstrip(",;")  # \S+ takes a comma behind the number
 
 
 def _without_text(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,6 +62,8 @@ def test_a_number_is_not_cut_but_by_a_pattern_that_needs_the_rest() -> None:
         ("a 2.5em, b 1-2", {"a": 2.5, "b": 1.0}),
     ):
         assert lines.read(f"7: {text}") == (7, values)
+    loose = Lines([r"loss (?P<loss>\S+)( lr (?P<lr>\S+))?"])
+    assert loose.read("loss 2.45, time 20ms") == (1, {"loss": 2.45})
     divided = Lines([r"epoch (?P<epoch>\d+)\.\d+ loss (?P<loss>\d+)", r"(?P<iter>\d{2})(?P<d>\d)"])
     assert divided.read("epoch 3.25 loss 1e2") == (3, {"loss": 100.0})
     assert divided.read("123") == (12, {"d": 3.0})
