@@ -252,6 +252,22 @@ def test_a_number_of_some_runs_only_is_named(
     assert [(one.name, one.runs, one.of) for one in found] == [("only_here", 1, 2)]
 
 
+def test_runs_that_end_at_different_steps_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.db"
+    monkeypatch.setenv("MODE", "early")
+    for at, expected in (("", [(("depth=1", "depth=2"), (4, 2), (4, 4))]), ("at = 2", [])):
+        train(planned(tmp_path, seeds=2, command=at), path)
+        found = analysis.findings("own", str(path)).of(records.OtherSteps)
+        assert [(one.cells, one.first, one.last) for one in found] == expected
+        with store.open(str(path)) as db:
+            data = report.gather(db, "own")
+            assert ("depth=2 at step 2 to 4" in report.answer(data)) == bool(expected)
+            badges = [one.text for one in report.overview.badges(data)]
+        assert any("different steps" in text for text in badges) == bool(expected)
+
+
 @pytest.mark.parametrize(
     ("at", "metric", "expected"),
     [

@@ -128,6 +128,11 @@ class StudyData:
         return list(dict.fromkeys((*usual, self.study.reported)))
 
     @cached_property
+    def ends(self) -> pd.DataFrame:
+        """The ends of these curves, see `ablate.results.ends`."""
+        return results.ends(self.study.name, self.series, self.db)
+
+    @cached_property
     def windows(self) -> dict[str, pd.DataFrame]:
         """Cell → loss of held-out windows, seeds × windows, each times its weight in the metric.
 

@@ -9,6 +9,7 @@ from ablate.analysis.records import (
     Mismatch,
     Multiplicity,
     NoFailures,
+    OtherSteps,
     Pairing,
     PartlyReported,
     SameSeeds,
@@ -40,6 +41,7 @@ def fairness(data: ReportData) -> list[str]:
         *(say("seed_count", one, data.labels) for one in data.findings.of(SeedCount)),
         *(say("same_seeds", one, data.study.kind) for one in data.findings.of(SameSeeds)),
         *(say("partly_reported", one) for one in data.findings.of(PartlyReported)),
+        *(say("other_steps", one, data.study) for one in data.findings.of(OtherSteps)),
         *_unpaired(data),
         *_best_value(data),
     ]

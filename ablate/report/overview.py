@@ -15,6 +15,7 @@ from ablate.analysis.records import (
     Copying,
     Mismatch,
     OfContrast,
+    OtherSteps,
     SameSeeds,
     SeedGroups,
     Successive,
@@ -203,6 +204,8 @@ def _limits(data: ReportData) -> Iterator[tuple[str, str]]:
         yield f"in {cells} only some seeds have learnt to copy", "effects"
     if data.findings.of(SameSeeds):
         yield "some seeds have identical curves", "basis"
+    if data.findings.of(OtherSteps):
+        yield "runs end at different steps", "basis"
     contrasts = data.findings.of(Contrast)
     narrow = sum(
         one.verdict in ("better", "worse") and one.text_lo <= 0 <= one.text_hi for one in contrasts
