@@ -448,6 +448,28 @@ def test_code_that_changes_while_a_study_runs_fails_its_runs(tmp_path: Path) -> 
     assert outcome.counts == {"failed": 4} and "changed after the study was planned" in out
 
 
+def test_a_plan_and_a_run_say_how_many_results_an_edit_of_the_code_costs(
+    ablate: Run, tmp_path: Path
+) -> None:
+    planned(tmp_path)
+    study, script = tmp_path / "own.toml", tmp_path / "train.py"
+    study.write_text(study.read_text().replace(str(SCRIPT), "train.py"))
+    script.write_text(SCRIPT.read_text())
+
+    def says(command: str) -> bool:
+        code, out, error = ablate(command, "own.toml")
+        assert code == 0, error
+        return "6 runs of the study own with a result are of other code" in " ".join(out.split())
+
+    assert not says("run") and not says("plan")
+    script.write_text(f"{SCRIPT.read_text()}# a comment\n")
+    assert says("plan") and says("run")
+    assert not says("plan") and not says("run")
+    script.write_text(SCRIPT.read_text())  # its runs come back, and the others leave
+    assert says("plan") and says("run")
+    assert rows(tmp_path / "results" / "ablate.db", "SELECT count(*) FROM run") == [(12,)]
+
+
 def test_prices_come_from_runs_that_have_ended(
     ablate: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

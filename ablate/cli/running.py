@@ -96,6 +96,7 @@ def run(
     again to resume.
     """
     from ablate import store
+    from ablate.cli.stored import leaving
     from ablate.store.database import folder
     from ablate.store.register import would_drop
     from ablate.store.status import UNFINISHED
@@ -122,7 +123,8 @@ def run(
     out = console(cast(IO[str], Dispensable(sys.stdout)))
     with store.open(db, create=True) as database:
         slots = [slot.device for slot in executor.capacity()]
-        for note in (*database.notes, *too_long(plan), *together(plan, slots)):
+        of_code = leaving(plan, database)
+        for note in (*database.notes, *of_code, *too_long(plan), *together(plan, slots)):
             out.print(note, markup=False)
         if not slots:
             out.print("No node of the Ray cluster has room yet; runs begin when one has")
