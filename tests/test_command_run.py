@@ -160,6 +160,12 @@ def test_a_stopped_script_checkpoints_and_resumes(
     assert max(begun) > 1  # it went on from its checkpoint
     after = rows(path, "SELECT run_id, series_id, step, value FROM metric")
     assert set(before) <= set(after) and len(after) == 2 * 2 * 4
+    seconds = rows(
+        path,
+        "SELECT value, sum(device_seconds) FROM final JOIN attempt USING (run_id)"
+        " WHERE name = 'train_seconds' GROUP BY run_id HAVING max(resumed_step) > 0",
+    )
+    assert seconds and all(value == pytest.approx(total) for value, total in seconds)
     finals = rows(path, "SELECT value FROM final WHERE name = 'val_loss' ORDER BY value")
     assert finals == [(pytest.approx(loss(2, 0)),), (pytest.approx(loss(1, 0)),)]
 
