@@ -454,6 +454,20 @@ def test_code_that_changes_while_a_study_runs_fails_its_runs(tmp_path: Path) -> 
     assert outcome.counts == {"failed": 4} and "changed after the study was planned" in out
 
 
+def test_after_a_study_that_failed_the_reason_is_next(ablate: Run, tmp_path: Path) -> None:
+    study, script = tmp_path / "own.toml", tmp_path / "train.py"
+    planned(tmp_path, seeds=1)
+    study.write_text(study.read_text().replace(str(SCRIPT), "train.py").replace("code", "#"))
+    script.write_text("raise SystemExit('no such data')\n")
+    code, out, _ = ablate("run", "own.toml")
+    command = out.rpartition("Next: ablate ")[2].split()
+    assert code == 1 and command[0] == "show"
+    assert "no such data" in ablate(*command)[1]
+    script.write_text(SCRIPT.read_text())
+    code, out, error = ablate("run", "own.toml")
+    assert code == 0 and out.endswith("Next: ablate report own\n"), error
+
+
 def test_a_plan_and_a_run_say_how_many_results_an_edit_of_the_code_costs(
     ablate: Run, tmp_path: Path
 ) -> None:
