@@ -322,6 +322,22 @@ def test_another_number_than_the_rate_is_tuned(tmp_path: Path) -> None:
     assert "Tuned: width" in text and "learning rate" not in text
 
 
+def test_a_level_whose_tuning_failed_is_named_and_the_others_are_ranked(tmp_path: Path) -> None:
+    script, path = tmp_path / "train.py", tmp_path / "own.toml"
+    script.write_text(f"import sys\nif sys.argv[2] == '2': sys.exit(3)\n{SCRIPT.read_text()}")
+    tuned = '[tune]\nlr = [0.001, 0.1]\npoints = 3\nseeds = 1\nper = "cell"\n'
+    text = STUDY.format(python=sys.executable, script=script, seeds=3, command="", more=tuned)
+    path.write_text(text.replace("[1, 2]", "[1, 2, 3]").replace("--out", "--lr {lr} --out"))
+    train(plan(load(str(path))), tmp_path / "a.db")
+    with store.open(str(tmp_path / "a.db")) as db:
+        data = report.gather(db, "own")
+        said = report.fairness.state(data)
+    assert said.startswith("6 of 6 runs are complete. ")
+    assert said.endswith(" No run to compare: depth=2.")
+    (best,) = data.findings.of(records.Best)
+    assert (best.failed, best.seeds, {*best.arms, *best.excluded}) == (("2",), 3, {"1", "3"})
+
+
 def test_a_script_without_the_step_or_name_that_decides_fails_with_what_it_reported(
     tmp_path: Path,
 ) -> None:

@@ -122,7 +122,7 @@ def find(data: StudyData, curves: Scaled | None) -> Findings:
 
 
 def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
-    failed = frozenset(data.compared.loc[data.broken, "cell"])
+    failed = frozenset(data.compared.loc[data.broken, "cell"]) | data.unplanned
     tuned = list(tuning.rates(data))
     of_contrasts = list(contrasts.contrasts(data))
     tested = [one for one in of_contrasts if isinstance(one, Contrast)]

@@ -186,6 +186,8 @@ def _limits(data: ReportData) -> Iterator[tuple[str, str]]:
         yield f"{plural(waiting, 'run')} still to run", "runs"
     if broken := int(open_runs.isin(["diverged", "failed", "oom", "timeout"]).sum()):
         yield f"{plural(broken, 'run')} diverged or failed", "troubles"
+    if unplanned := len(data.unplanned):
+        yield f"{plural(unplanned, 'cell')} without a run to compare", "effects"
     if untrained := len(data.findings.of(Untrained)):
         yield f"{plural(untrained, 'cell')} did not learn more than {data.known.what}", "effects"
     if fairness.one_rate(data):
