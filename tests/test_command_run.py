@@ -192,6 +192,12 @@ def test_a_stopped_script_checkpoints_and_resumes(
     assert max(begun) > 1  # it went on from its checkpoint
     after = rows(path, "SELECT run_id, series_id, step, value FROM metric")
     assert set(before) <= set(after) and len(after) == 2 * 2 * 4
+    seconds = rows(
+        path,
+        "SELECT value, sum(device_seconds) FROM final JOIN attempt USING (run_id)"
+        " WHERE name = 'train_seconds' GROUP BY run_id HAVING max(resumed_step) > 0",
+    )
+    assert seconds and all(value == pytest.approx(total) for value, total in seconds)
     finals = rows(path, "SELECT value FROM final WHERE name = 'val_loss' ORDER BY value")
     assert finals == [(pytest.approx(loss(2, 0)),), (pytest.approx(loss(1, 0)),)]
 
@@ -284,6 +290,22 @@ def test_a_number_of_some_runs_only_is_named(
     assert [(one.name, one.runs, one.of) for one in found] == [("only_here", 1, 2)]
 
 
+def test_runs_that_end_at_different_steps_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.db"
+    monkeypatch.setenv("MODE", "early")
+    for at, expected in (("", [(("depth=1", "depth=2"), (4, 2), (4, 4))]), ("at = 2", [])):
+        train(planned(tmp_path, seeds=2, command=at), path)
+        found = analysis.findings("own", str(path)).of(records.OtherSteps)
+        assert [(one.cells, one.first, one.last) for one in found] == expected
+        with store.open(str(path)) as db:
+            data = report.gather(db, "own")
+            assert ("depth=2 at step 2 to 4" in report.answer(data)) == bool(expected)
+            badges = [one.text for one in report.overview.badges(data)]
+        assert any("different steps" in text for text in badges) == bool(expected)
+
+
 @pytest.mark.parametrize(
     ("at", "metric", "expected"),
     [
@@ -330,6 +352,22 @@ def test_another_number_than_the_rate_is_tuned(tmp_path: Path) -> None:
         text = report.answer(data)
         report.write(data, tmp_path / "page")
     assert "Tuned: width" in text and "learning rate" not in text
+
+
+def test_a_level_whose_tuning_failed_is_named_and_the_others_are_ranked(tmp_path: Path) -> None:
+    script, path = tmp_path / "train.py", tmp_path / "own.toml"
+    script.write_text(f"import sys\nif sys.argv[2] == '2': sys.exit(3)\n{SCRIPT.read_text()}")
+    tuned = '[tune]\nlr = [0.001, 0.1]\npoints = 3\nseeds = 1\nper = "cell"\n'
+    text = STUDY.format(python=sys.executable, script=script, seeds=3, command="", more=tuned)
+    path.write_text(text.replace("[1, 2]", "[1, 2, 3]").replace("--out", "--lr {lr} --out"))
+    train(plan(load(str(path))), tmp_path / "a.db")
+    with store.open(str(tmp_path / "a.db")) as db:
+        data = report.gather(db, "own")
+        said = report.fairness.state(data)
+    assert said.startswith("6 of 6 runs are complete. ")
+    assert said.endswith(" No run to compare: depth=2.")
+    (best,) = data.findings.of(records.Best)
+    assert (best.failed, best.seeds, {*best.arms, *best.excluded}) == (("2",), 3, {"1", "3"})
 
 
 def test_a_script_without_the_step_or_name_that_decides_fails_with_what_it_reported(
@@ -482,6 +520,42 @@ def test_a_log_that_is_missing_is_said_to_be_missing(ablate: Run, tmp_path: Path
     with sqlite3.connect(moved) as connection:
         connection.execute("DELETE FROM attempt")
     refused(ablate, ["show", "1", "--log", "--db", str(moved)], ["not tried"])
+
+
+def test_after_a_study_that_failed_the_reason_is_next(ablate: Run, tmp_path: Path) -> None:
+    study, script = tmp_path / "own.toml", tmp_path / "train.py"
+    planned(tmp_path, seeds=1)
+    study.write_text(study.read_text().replace(str(SCRIPT), "train.py").replace("code", "#"))
+    script.write_text("raise SystemExit('no such data')\n")
+    code, out, _ = ablate("run", "own.toml")
+    command = out.rpartition("Next: ablate ")[2].split()
+    assert code == 1 and command[0] == "show"
+    assert "no such data" in ablate(*command)[1]
+    script.write_text(SCRIPT.read_text())
+    code, out, error = ablate("run", "own.toml")
+    assert code == 0 and out.endswith("Next: ablate report own\n"), error
+
+
+def test_a_plan_and_a_run_say_how_many_results_an_edit_of_the_code_costs(
+    ablate: Run, tmp_path: Path
+) -> None:
+    planned(tmp_path)
+    study, script = tmp_path / "own.toml", tmp_path / "train.py"
+    study.write_text(study.read_text().replace(str(SCRIPT), "train.py"))
+    script.write_text(SCRIPT.read_text())
+
+    def says(command: str) -> bool:
+        code, out, error = ablate(command, "own.toml")
+        assert code == 0, error
+        return "6 runs of the study own with a result are of other code" in " ".join(out.split())
+
+    assert not says("run") and not says("plan")
+    script.write_text(f"{SCRIPT.read_text()}# a comment\n")
+    assert says("plan") and says("run")
+    assert not says("plan") and not says("run")
+    script.write_text(SCRIPT.read_text())  # its runs come back, and the others leave
+    assert says("plan") and says("run")
+    assert rows(tmp_path / "results" / "ablate.db", "SELECT count(*) FROM run") == [(12,)]
 
 
 def test_prices_come_from_runs_that_have_ended(

@@ -24,7 +24,8 @@ from scipy import stats as scipy_stats
 from store_plans import plan_of
 
 import ablate as package
-from ablate import results, store
+from ablate import analysis, results, store
+from ablate.analysis import records
 from ablate.errors import AblateError
 from ablate.metrics import likely_goal
 from ablate.store import check
@@ -176,6 +177,15 @@ def test_the_best_value_or_that_of_a_step_may_decide(ablate: Run) -> None:
     assert metrics_of("best", "optimizer", "depth") == by_run["loss"].min().to_dict()
     at = frame[frame["step"] == 20].set_index(["optimizer", "depth", "seed"])["loss"].to_dict()
     assert metrics_of("step", "optimizer", "depth") == at
+
+
+def test_cells_that_end_at_different_steps_are_named(ablate: Run) -> None:
+    frame = along(table(2))
+    frame[(frame["optimizer"] == "sgd") | (frame["step"] <= 20)].to_csv("runs.csv", index=False)
+    done(ablate, "runs.csv", "--study", "s", *ONE, "--step", "step", "--where", "depth=4")
+    (found,) = analysis.findings("s", DB).of(records.OtherSteps)
+    assert found.cells == ("optimizer=adam", "optimizer=sgd")
+    assert found.first == found.last == (20, 40)
 
 
 def test_runs_without_a_seed_are_numbered_as_the_page_says(ablate: Run) -> None:

@@ -127,7 +127,8 @@ def test_the_page_can_be_followed(ablate: Run, tmp_path: Path) -> None:
         out = " ".join(ablate(*command)[1].split())
         assert "my_parts.py is another version now" in out, command
         assert "2 runs of norm_kind=max-norm" in out, command
-    assert "mine: 4 complete" in ablate("run", "mine.toml")[1]
+    out = " ".join(ablate("run", "mine.toml")[1].split())
+    assert "mine: 4 complete" in out and "2 runs of the study mine with a result" in out
     out = " ".join(ablate("status", "mine.toml")[1].split())
     assert "another version" not in out and "2 runs by an earlier my_parts.py" in out
     with sqlite3.connect("results/ablate.db") as connection:

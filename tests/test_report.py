@@ -617,6 +617,18 @@ def test_strata_have_families_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_two_factors_that_change_together_are_not_called_each_by_itself(tmp_path: Path) -> None:
+    factors = {
+        "activation": {"swiglu": {"activation": "swiglu"}, "gelu": {"activation": "gelu"}},
+        "bias": {"none": {"bias": "none"}, "all": {"bias": "all"}},
+    }
+    rng = np.random.default_rng(4)
+    text = write(tmp_path, lambda levels, seed: Outcome(float(rng.normal(2, 0.1))), factors)
+    assert "activation × bias=gelu × all" in text
+    assert "each arm against the baseline" in text and "each factor by itself" not in text
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_parts_taken_away_one_at_a_time_are_corrected_together(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     factors = {

@@ -122,7 +122,7 @@ def find(data: StudyData, curves: Scaled | None) -> Findings:
 
 
 def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
-    failed = frozenset(data.compared.loc[data.broken, "cell"])
+    failed = frozenset(data.compared.loc[data.broken, "cell"]) | data.unplanned
     tuned = list(tuning.rates(data))
     of_contrasts = list(contrasts.contrasts(data))
     tested = [one for one in of_contrasts if isinstance(one, Contrast)]
@@ -136,6 +136,7 @@ def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
     yield from own.thresholds(data)
     yield from own.same_seeds(data)
     yield from own.partly_reported(data)
+    yield from own.other_steps(data)
     yield from cells.copying(data)
     yield from cells.variance(data)
     if not data.crossed:  # both need independent seeds

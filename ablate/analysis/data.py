@@ -18,6 +18,7 @@ from ablate.metrics import final
 from ablate.plan.check import COMPARABLE
 from ablate.store import status
 from ablate.store.code import Made, made
+from ablate.store.records import FAILED
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -128,6 +129,11 @@ class StudyData:
         return list(dict.fromkeys((*usual, self.study.reported)))
 
     @cached_property
+    def ends(self) -> pd.DataFrame:
+        """The ends of these curves, see `ablate.results.ends`."""
+        return results.ends(self.study.name, self.series, self.db)
+
+    @cached_property
     def windows(self) -> dict[str, pd.DataFrame]:
         """Cell → loss of held-out windows, seeds × windows, each times its weight in the metric.
 
@@ -171,6 +177,14 @@ class StudyData:
         """Which of `compared` ended without a metric that counts."""
         ended = self.compared["status"].isin(paired.ENDED)
         return ended & ~self.compared["run"].isin(self.good["run"])
+
+    @cached_property
+    def unplanned(self) -> frozenset[str]:
+        """Cells without a run to compare, because tuning runs failed and none is left to run."""
+        tuning = self.runs.loc[self.runs["role"] == "tune", "status"]
+        if tuning.isin(status.UNFINISHED).any() or not tuning.isin(FAILED).any():
+            return frozenset()
+        return frozenset(self.arms["cell"]) - frozenset(self.compared["cell"])
 
     @cached_property
     def exact(self) -> frozenset[str]:

@@ -1,4 +1,6 @@
-"""Findings on studies of scripts: a threshold to beat, seeds without effect, partial numbers."""
+"""Findings on studies of scripts and imported ones: a threshold to beat, seeds without effect,
+partial numbers, curves of other lengths.
+"""
 
 from __future__ import annotations
 
@@ -58,3 +60,21 @@ def partly_reported(data: StudyData) -> Iterator[records.PartlyReported]:
     for name, part in finals.groupby("name", sort=True):
         if (runs := int(part["run"].nunique())) < of:
             yield records.PartlyReported(name=str(name), runs=runs, of=of)
+
+
+def other_steps(data: StudyData) -> Iterator[records.OtherSteps]:
+    """Yield the cells that end at different steps, if the last value of a curve is compared."""
+    if not data.study.own or data.study.metric != data.study.reported:
+        return
+    ends = data.ends[data.ends["series"] == data.study.reported]
+    runs = data.good.merge(ends[["run", "last"]], on="run")
+    apart = runs[runs.groupby("stratum")["last"].transform("nunique") > 1]
+    if apart.empty:
+        return
+    steps = apart.groupby("cell")["last"].agg(["min", "max"])
+    steps = steps.loc[[cell for cell in data.arms["cell"] if cell in steps.index]]
+    yield records.OtherSteps(
+        cells=tuple(map(str, steps.index)),
+        first=tuple(map(int, steps["min"])),
+        last=tuple(map(int, steps["max"])),
+    )

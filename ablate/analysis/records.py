@@ -541,6 +541,22 @@ class PartlyReported(Finding):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherSteps(Finding):
+    """Runs of a script, or imported ones, whose last values are compared but are of other steps.
+
+    Attributes:
+        cells: Labels of the cells of all strata in which runs end at different steps.
+        first: The earliest step at which a run of each ends.
+        last: The latest.
+    """
+
+    kind: ClassVar[str] = "other-steps"
+    cells: tuple[str, ...]
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Copying(Finding):
     """Cells in which some seeds have learnt to copy and others have not.
 

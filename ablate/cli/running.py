@@ -96,9 +96,10 @@ def run(
     again to resume.
     """
     from ablate import store
+    from ablate.cli.stored import leaving
     from ablate.store.database import folder
     from ablate.store.register import would_drop
-    from ablate.store.status import UNFINISHED
+    from ablate.store.status import UNFINISHED, first_failed
     from ablate.study_run import run_study
 
     if on not in PLACES:
@@ -122,7 +123,8 @@ def run(
     out = console(cast(IO[str], Dispensable(sys.stdout)))
     with store.open(db, create=True) as database:
         slots = [slot.device for slot in executor.capacity()]
-        for note in (*database.notes, *too_long(plan), *together(plan, slots)):
+        of_code = leaving(plan, database)
+        for note in (*database.notes, *of_code, *too_long(plan), *together(plan, slots)):
             out.print(note, markup=False)
         if not slots:
             out.print("No node of the Ray cluster has room yet; runs begin when one has")
@@ -140,8 +142,11 @@ def run(
             from ablate.analysis import analyse
 
             analyse(database, plan.study.name)
+        failed = first_failed(database, plan.study.name)
     unfinished = outcome.exit_code >= 128 or outcome.counts.keys() & {*UNFINISHED}
     following = ("run", study) if unfinished else ("report", plan.study.name)
+    if failed and outcome.exit_code < 128:  # nothing to report: why it failed comes first
+        following = ("show", str(failed))
     out.print(f"Next: {next_command(context, *following)}", markup=False)
     raise typer.Exit(outcome.exit_code)
 

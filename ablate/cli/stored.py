@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ablate.plan import Plan
     from ablate.store import Database
     from ablate.store.code import Made
 
@@ -71,6 +72,21 @@ def notes(name: str, database: Database, file: str = "") -> Iterator[str]:
         yield (
             f"{runs:,} run{'' if runs == 1 else 's'} of earlier revisions left the study"
             f" {name}: {listed(gone)}."
+        )
+
+
+def leaving(plan: Plan, database: Database) -> Iterator[str]:
+    """Yield how many results leave a study if a plan is run, because other code made them."""
+    from ablate.store import code
+    from ablate.units import listed
+
+    if found := code.leaving(database, plan):
+        runs = sum(found.values())
+        yield (
+            f"{runs:,} run{'' if runs == 1 else 's'} of the study {plan.study.name} with a result"
+            f" {'is' if runs == 1 else 'are'} of other code (version {listed(found, most=3)}):"
+            f" {'it leaves' if runs == 1 else 'they leave'} the study when this file is run, and"
+            f" {'comes' if runs == 1 else 'come'} back with that code"
         )
 
 

@@ -117,15 +117,16 @@ def train(job: Job, context: Context) -> None:
             status, error = end.status, str(end) or None
         _report(curves, emit)
     seconds = time.monotonic() - begun
+    spent = seconds + float(before.get("seconds", 0.0))  # by all attempts that this one continued
     finals = _finals(settings, curves, before)
     if status == "complete" and (missing := _unreported(settings, curves, finals)):
         status, error = "failed", missing
     if status in ("complete", "diverged"):
-        emit("final", values=[*finals, ("train_seconds", 0.0, seconds)])
+        emit("final", values=[*finals, ("train_seconds", 0.0, spent)])
         shutil.rmtree(checkpoints, ignore_errors=True)
         (out / STATE).unlink(missing_ok=True)
     else:
-        _keep_state(out, settings, curves, before)
+        _keep_state(out, settings, curves, before, spent)
     lost = curves.first_lost(settings.metric)
     last = lost if status == "diverged" and lost is not None else curves.last
     emit("end", status=status, step=last, error=error, device_seconds=seconds)
@@ -260,11 +261,15 @@ def _state(out: Path) -> dict[str, Any]:
         return {}
 
 
-def _keep_state(out: Path, settings: Settings, curves: Curves, before: Mapping[str, Any]) -> None:
+def _keep_state(
+    out: Path, settings: Settings, curves: Curves, before: Mapping[str, Any], seconds: float
+) -> None:
     points = before.get("points", {}) | {
         str(step): value for step, value in curves.points.get(settings.metric, {}).items()
     }
-    (out / STATE).write_text(json.dumps({"step": curves.last, "points": points}))
+    (out / STATE).write_text(
+        json.dumps({"step": curves.last, "points": points, "seconds": seconds})
+    )
 
 
 # -- where it runs ---------------------------------------------------------------------------------

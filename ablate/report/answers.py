@@ -233,6 +233,8 @@ def families(data: ReportData) -> list[Family]:
         heading = (
             f"{factors[0]}, at each of {len(parts)} strata"
             if len(factors) == 1
+            else "each arm against the baseline"
+            if any(" × " in factor for factor in factors)
             else "each factor by itself, against the baseline"
         )
         bases = {named(one.factor, one.baseline_level) for one in contrasts}

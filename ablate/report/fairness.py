@@ -9,6 +9,7 @@ from ablate.analysis.records import (
     Mismatch,
     Multiplicity,
     NoFailures,
+    OtherSteps,
     Pairing,
     PartlyReported,
     SameSeeds,
@@ -19,6 +20,7 @@ from ablate.report import masked
 from ablate.report.data import ReportData
 from ablate.report.labels import percent, plural, sentence
 from ablate.report.sentences import say
+from ablate.store.replaced import few
 from ablate.store.status import UNFINISHED
 from ablate.study import tuned_field
 from ablate.units import listed
@@ -40,6 +42,7 @@ def fairness(data: ReportData) -> list[str]:
         *(say("seed_count", one, data.labels) for one in data.findings.of(SeedCount)),
         *(say("same_seeds", one, data.study.kind) for one in data.findings.of(SameSeeds)),
         *(say("partly_reported", one) for one in data.findings.of(PartlyReported)),
+        *(say("other_steps", one, data.study) for one in data.findings.of(OtherSteps)),
         *_unpaired(data),
         *_best_value(data),
     ]
@@ -194,7 +197,11 @@ def _paired(data: ReportData) -> list[str]:
 
 def state(data: ReportData) -> str:
     """Return how far the study is: "40 of 40 runs are complete", and what blocks it."""
-    return " ".join([_counted(data), *(f"{sentence(text)}." for text in data.waiting)])
+    said = [_counted(data), *(f"{sentence(text)}." for text in data.waiting)]
+    if data.unplanned and not data.compared.empty:
+        cells = [cell for cell in data.arms["cell"] if cell in data.unplanned]
+        said.append(f"No run to compare: {few(cells, '; ')}.")
+    return " ".join(said)
 
 
 def _counted(data: ReportData) -> str:

@@ -15,6 +15,7 @@ from ablate.analysis.records import (
     Copying,
     Mismatch,
     OfContrast,
+    OtherSteps,
     SameSeeds,
     SeedGroups,
     Successive,
@@ -185,6 +186,8 @@ def _limits(data: ReportData) -> Iterator[tuple[str, str]]:
         yield f"{plural(waiting, 'run')} still to run", "runs"
     if broken := int(open_runs.isin(["diverged", "failed", "oom", "timeout"]).sum()):
         yield f"{plural(broken, 'run')} diverged or failed", "troubles"
+    if unplanned := len(data.unplanned):
+        yield f"{plural(unplanned, 'cell')} without a run to compare", "effects"
     if untrained := len(data.findings.of(Untrained)):
         yield f"{plural(untrained, 'cell')} did not learn more than {data.known.what}", "effects"
     if fairness.one_rate(data):
@@ -203,6 +206,8 @@ def _limits(data: ReportData) -> Iterator[tuple[str, str]]:
         yield f"in {cells} only some seeds have learnt to copy", "effects"
     if data.findings.of(SameSeeds):
         yield "some seeds have identical curves", "basis"
+    if data.findings.of(OtherSteps):
+        yield "runs end at different steps", "basis"
     contrasts = data.findings.of(Contrast)
     narrow = sum(
         one.verdict in ("better", "worse") and one.text_lo <= 0 <= one.text_hi for one in contrasts

@@ -199,9 +199,8 @@ def _drawn(data: ReportData) -> tuple[str, pd.DataFrame]:
     It is that of held-out loss, or of training loss if there are few points; of a script, the
     metric's, and only runs with two points or more.
     """
-    ends = results.ends(data.study.name, data.series, data.db)
     members = results.members(data.study.name, data.db).drop(columns="role")
-    ends = ends[ends["run"].isin(members["run"])]
+    ends = data.ends[data.ends["run"].isin(members["run"])]
     if data.study.own:
         name, few = data.study.reported, 1
     else:

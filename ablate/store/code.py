@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 from sqlalchemy.dialects.sqlite import insert
 
-from ablate.code import Code
+from ablate.code import Code, identity, short
+from ablate.plan import Plan
 from ablate.store import schema
 from ablate.store.database import Database
 
@@ -30,6 +31,13 @@ WHERE code.rowid = :code GROUP BY cell.id ORDER BY cell.id
 _LEFT = f"""
 SELECT count(*) {_MADE}
 WHERE code.rowid = :code AND run.id NOT IN (SELECT run_id FROM member)
+"""
+_RESULTS = """
+SELECT json_extract(run.fields, '$.code') AS code, count(DISTINCT run.id) AS number
+FROM study JOIN cell ON cell.study_id = study.id AND cell.active
+     JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id
+WHERE study.name = :study AND run.status IN ('complete', 'diverged')
+      AND cell.label IN (SELECT value FROM json_each(:cells)) GROUP BY code ORDER BY min(run.id)
 """
 _OF_STUDY = """
 SELECT code.rowid AS number, code.* FROM code JOIN study ON study.id = code.study_id
@@ -90,3 +98,26 @@ def made(db: Database, study: str) -> list[Made]:
             counts = {label: number for label, number in cells}  # noqa: C416 (rows, for mypy)
             found.append(Made(code, bool(row.active), counts, left))
     return found
+
+
+def leaving(db: Database, plan: Plan) -> dict[str, int]:
+    """Return the code, in short, of which the plan has no run → the number of runs with a result
+    that it made in cells of the plan: they leave the study when the plan is registered.
+    """
+    planned = [*(cell.run for cell in plan.cells), *(one.run for one in plan.runs)]
+    kept = {_versions(run.fields.get("code")) for run in planned}
+    values = {"study": plan.study.name, "cells": json.dumps([cell.label for cell in plan.cells])}
+    found: dict[str, int] = {}
+    with db.read() as connection:
+        for row in connection.execute(text(_RESULTS), values):
+            code = row.code if plan.study.command else json.loads(row.code or "[]")
+            if (versions := _versions(code)) not in kept:
+                name = ", ".join(short(one.rpartition("@")[2]) for one in versions) or "no code"
+                found[name] = found.get(name, 0) + row.number
+    return found
+
+
+def _versions(code: object) -> tuple[str, ...]:
+    """Return what of the field `code` of a run enters its key."""
+    labels = code if isinstance(code, list | tuple) else [code]
+    return tuple(identity(str(one) for one in labels if one))

@@ -198,6 +198,17 @@ def task_seconds(db: Database, device: str) -> dict[str, float]:
     return {row.key: row.seconds for row in rows}
 
 
+def first_failed(db: Database, study: str) -> int | None:
+    """Return the first run of a study that failed; None if one has a result or none failed."""
+    (row,) = selected(
+        db,
+        f"SELECT min(CASE WHEN status IN {FAILED} THEN run END) AS run,"
+        f" max(status IN {ACCEPTED}) AS any FROM all_runs WHERE study = :study",
+        study=study,
+    )
+    return None if row.any else row.run
+
+
 def counts_by_cell(db: Database, study: str) -> dict[str, dict[str, int]]:
     """Return cell → status → number of runs of the study of that name."""
     counts: dict[str, dict[str, int]] = {}
