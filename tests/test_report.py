@@ -713,7 +713,7 @@ def test_an_ordered_factor_and_sizes_have_their_figures(tmp_path: Path) -> None:
     )
     assert "Held-out loss over n_layer." in text
     assert "Held-out loss over size." in text and "L(N) = " in text
-    assert "Effects on held-out loss over n_layer." in text
+    assert "Effects of parallel on held-out loss over n_layer." in text
 
 
 @pytest.mark.parametrize("unlimited", ["0", "none"])
