@@ -156,22 +156,25 @@ def test_jobs_go_on_without_their_launcher_and_the_next_one_reads_them(
 
 def test_what_is_killed_costs_no_result(stubs: Cluster, path: Path, tmp_path: Path) -> None:
     """A worker, the daemon of the node, and an agent with all that Slurm started."""
-    launcher = at_work(small_plan(tmp_path, [1e-3], seeds=4, steps=STEPS), path, max_jobs=2)
+    launcher = at_work(small_plan(tmp_path, [1e-3], seeds=6, steps=STEPS), path, max_jobs=2)
     (first, pid), *_ = sorted(agents(path).items())
     worker = next(one for one, parent, _ in processes() if parent == pid)
     Launcher.kill_process(worker)
     stubs.kill_slurmd()
     wait_for(lambda: "SIGKILL" in str(tries(path)), 60)
     stubs.start_slurmd()
+    wait_for(lambda: first in slurm.spool_of(path, "stub").taken().values(), 60)
     assert agents(path)[first] == pid, "the Slurm job takes further jobs"
     Launcher.kill_process(pid)
-    wait_for(lambda: "FAILED" in str(tries(path)), 60)
+    failed = f"Slurm job {first}: it failed (FAILED)"
+    wait_for(lambda: failed in launcher.output.read_text(), 60)
     assert launcher.wait(90) == 0, launcher.output.read_text()
-    check_results(path, 4)
-    errors = [error or "" for _, _, status, error in tries(path) if status == "dead"]
-    assert len(errors) == 2, tries(path)
-    assert any("killed by SIGKILL" in error for error in errors)
-    assert any(error == f"Slurm job {first}: it failed (FAILED)" for error in errors)
+    check_results(path, 6)
+    ends = {(error or "", status) for _, _, status, error in tries(path) if status != "complete"}
+    of_worker = ("the worker died (killed by SIGKILL)", "dead")
+    assert of_worker in ends
+    # the other worker may stop, or even end its run, before Slurm kills it
+    assert ends - {of_worker} <= {(failed, "dead"), ("", "stopped")}
 
 
 @pytest.mark.parametrize(
