@@ -1,4 +1,5 @@
-# `make demo` answers a question; `make test` runs the tests; `make venv` makes the environment that both need, once.
+# `make demo` answers a question; `make test` runs the tests; `make venv` makes the environment that
+# both need, once.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin

@@ -33,11 +33,9 @@ def drawn(
     without: The factors that have no meaning in a cell.
     """
 
-    def outcome(levels: Levels, seed: int) -> Outcome | None:
-        added = [of.get(levels.get(factor, ""), 0.0) for factor, of in effect.items()]
-        if None in added:
-            return None
-        return Outcome(2 + 0.001 * seed + sum(added) * (levels["topology"] != "serial"))
+    def outcome(levels: Levels, seed: int) -> Outcome:
+        added = sum(of.get(levels.get(factor, ""), 0.0) for factor, of in effect.items())
+        return Outcome(2 + 0.001 * seed + added * (levels["topology"] != "serial"))
 
     db = study(folder, {"topology": TOPOLOGY} | factors, outcome, within=within, seeds=3, **options)
     data = report.gather(db, "topology")

@@ -361,13 +361,12 @@ def ordered(
     axis = axis or x
     with style.theme():
         whole = frame[np.isfinite(frame[x].astype(float)) & np.isfinite(frame[y].astype(float))]
-        if effects is not None:
-            effects = effects[effects[x].astype(float).isin(whole[x].astype(float))]
         groups = [("", 0, whole)] if hue is None else list(style.arms(whole, hue))
         names = style.entries(name for name, *_ in groups) if hue is not None else []
         ax = style.canvas(ax, 2.2, names)
         lines, heights = [], [whole[y].to_numpy(float)]
         if effects is not None:
+            effects = effects[effects[x].astype(float).isin(whole[x].astype(float))]
             ax.axhline(0, color=style.INK, linewidth=0.7, zorder=1)
             heights.append(np.zeros(1))
         texts = {

@@ -20,7 +20,6 @@ from ablate.report import masked
 from ablate.report.data import ReportData
 from ablate.report.labels import percent, plural, sentence
 from ablate.report.sentences import say
-from ablate.store.replaced import few
 from ablate.store.status import UNFINISHED
 from ablate.study import tuned_field
 from ablate.units import listed
@@ -200,7 +199,7 @@ def state(data: ReportData) -> str:
     said = [_counted(data), *(f"{sentence(text)}." for text in data.waiting)]
     if data.unplanned and not data.compared.empty:
         cells = [cell for cell in data.arms["cell"] if cell in data.unplanned]
-        said.append(f"No run to compare: {few(cells, '; ')}.")
+        said.append(f"No run to compare: {listed(cells)}.")
     return " ".join(said)
 
 

@@ -345,7 +345,7 @@ def _elsewhere(frame: pd.DataFrame, data: ReportData, factor: str) -> pd.Series:
         for cell, levels in data.levels.items()
     }
     names = {
-        cell: ", ".join(f"{one}={data.levels[cell][one]}" for one in rest if one in levels)
+        cell: ", ".join(f"{one}={levels[one]}" for one in rest if one in levels)
         for cell, levels in data.levels.items()
     }
     order = dict.fromkeys(names[cell] for cell in sorted(names, key=places.__getitem__))
