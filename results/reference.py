@@ -187,33 +187,30 @@ def probes() -> str:
     )
 
 
-def masking_25m() -> str:
+def larger_masked() -> str:
     """Return the accuracy, effect and rate of the larger masked models, and their probe losses."""
-    of = findings("masking-25m").of
-    told = by_level(of(records.Contrast))
-    accuracy = per_seed("masking-25m", "era_accuracy")
-    rates = {one.arm: one.lr for one in of(records.TuningChange)}
-    losses = {(one.arm, one.ratio): f"{one.mean:.3f}" for one in of(records.ProbeLoss)}
-    ratios = sorted({ratio for _, ratio in losses})
-    return table(
-        [
-            "trained at",
-            "accuracy",
-            "effect",
-            *(f"loss, probe at {ratio:g}" for ratio in ratios),
-            "rate",
-        ],
-        [
+    rows = []
+    for size in ("25m", "85m"):
+        study = f"masking-{size}"
+        of = findings(study).of
+        told = by_level(of(records.Contrast))
+        accuracy = per_seed(study, "era_accuracy")
+        rates = {one.arm: one.lr for one in of(records.TuningChange)}
+        losses = {(one.arm, one.ratio): f"{one.mean:.3f}" for one in of(records.ProbeLoss)}
+        rows += [
             (
+                size.upper(),
                 level,
                 f"{fmean(accuracy[level]):.4f} ± {np.std(accuracy[level], ddof=1):.4f}",
-                "" if place == 0 else told[level],
-                *(losses[level, ratio] for ratio in ratios),
+                told[level] if place else "",
+                losses[level, 0.15],
+                losses[level, 0.4],
                 f"{rates[level]:.3g}",
             )
             for place, level in enumerate(told)
-        ],
-    )
+        ]
+    probes = ("loss, probe at 0.15", "loss, probe at 0.4")
+    return table(["size", "trained at", "accuracy", "effect", *probes, "rate"], rows)
 
 
 def per_seed(study: str, name: str, at: float = 0.0) -> dict[str, list[float]]:
@@ -389,7 +386,7 @@ TABLES: dict[str, Callable[[], str]] = {
         name="trained at",
     ),
     "probes": probes,
-    "masking-25m": masking_25m,
+    "larger-masked": larger_masked,
     "steps": steps,
     "mae": mae,
     "corruption": corruption,

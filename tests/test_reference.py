@@ -22,6 +22,7 @@ CELLS = {
     "position": 12,
     "masking": 15,
     "masking-25m": 2,
+    "masking-85m": 2,
     "scale": 60,
     "topology-debian": 8,
     "topology-25m": 10,
