@@ -26,6 +26,7 @@ import ablate
 from ablate import formats, report, store
 from ablate.analysis import records
 from ablate.analysis.collection import Findings
+from ablate.report.labels import metric_labels
 from ablate.store.names import studies
 from ablate.units import count
 
@@ -336,21 +337,47 @@ def forgetting() -> str:
     return table(columns, rows)
 
 
-def cost() -> str:
-    """Return runs, tokens and device time of every study."""
-    rows = []
+def settings() -> str:
+    """Return the metric of every study, its cells, and the seeds of a cell."""
     with sqlite3.connect(f"file:{DATABASE}?mode=ro", uri=True) as db:
         found = db.execute(
-            "SELECT study, sum(role = 'compare'), sum(role = 'tune'), sum(status = 'diverged'),"
-            " sum(tokens), sum(device_seconds) FROM (SELECT DISTINCT study, run, role, status,"
-            " tokens, device_seconds FROM all_runs) GROUP BY study ORDER BY study"
+            "SELECT study, metric, goal, count(DISTINCT cell),"
+            " count(DISTINCT CASE role WHEN 'compare' THEN seed END),"
+            " count(DISTINCT CASE role WHEN 'tune' THEN seed END)"
+            " FROM (SELECT study, cell, role, seed FROM all_runs) JOIN study ON name = study"
+            " GROUP BY study ORDER BY study"
         )
-        for study, compared, tuned, diverged, tokens, seconds in found:
-            rows.append(
-                (study, f"{compared}, {tuned}", str(diverged), count(tokens), f"{seconds / 60:.1f}")
-            )
+        rows = [
+            (study, metric_labels(metric, goal).phrase, *map(str, numbers))
+            for study, metric, goal, *numbers in found
+        ]
+    columns = ["study", "metric", "cells", "seeds compared", "seeds for tuning"]
+    return table(columns, rows)
+
+
+def cost() -> str:
+    """Return runs, tokens and device time of every study, and of all with each run counted once."""
+    rows = []
+    with sqlite3.connect(f"file:{DATABASE}?mode=ro", uri=True) as db:
+        db.execute(
+            "CREATE TEMP VIEW once AS SELECT DISTINCT study, run, role, status, tokens,"
+            " device_seconds FROM all_runs"
+        )
+        sums = "sum(status = 'diverged'), sum(tokens), sum(device_seconds)"
+        for study, compared, tuned, *of in db.execute(
+            f"SELECT study, sum(role = 'compare'), sum(role = 'tune'), {sums}"
+            " FROM once GROUP BY study ORDER BY study"
+        ):
+            rows.append((study, f"{compared}, {tuned}", *_spent(*of)))
+        every = f"SELECT count(*), {sums} FROM (SELECT * FROM once GROUP BY run)"
+        ((runs, *of),) = db.execute(every)
+        rows.append(("all", f"{runs:,} in all", *_spent(*of)))
     columns = ["study", "runs to compare, to tune", "diverged", "tokens", "minutes of a GPU"]
     return table(columns, rows)
+
+
+def _spent(diverged: int, tokens: int, seconds: float) -> tuple[str, str, str]:
+    return str(diverged), count(tokens), f"{seconds / 60:.1f}"
 
 
 TOPOLOGY = {
@@ -360,6 +387,7 @@ TOPOLOGY = {
     "norm=post, depth=12x64": "post, 12 layers",
 }
 TABLES: dict[str, Callable[[], str]] = {
+    "settings": settings,
     "topology": partial(effects, "topology", TOPOLOGY, name="wiring"),
     "topology-debian": partial(effects, "topology-debian", name="wiring"),
     "topology-25m": partial(
