@@ -14,7 +14,7 @@ from ablate.cli.flags import option
 from ablate.cli.render import Db, console, next_command, table
 from ablate.errors import AblateError
 from ablate.launch.devices import KINDS
-from ablate.units import count, duration, known, memory, power, two_digits
+from ablate.units import count, duration, known, memory, plural, power, two_digits
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -432,7 +432,7 @@ def _comparisons(plan: Plan) -> Iterator[str]:
     yield f"{where}: {'; '.join(baselines)}"
     grouped = f"{len(families)} {'family' if len(families) == 1 else 'families'}"
     better = "lower" if plan.study.goal == "min" else "higher"
-    compared = f"{len(plan.contrasts)} contrast{'' if len(plan.contrasts) == 1 else 's'}"
+    compared = plural(len(plan.contrasts), "contrast")
     yield f"{compared} in {grouped} on {plan.study.metric} ({better} is better), paired by seed"
     if match := plan.study.match:
         configs = {cell.label: cell.config for cell in plan.cells}
@@ -550,7 +550,7 @@ def _costs(plan: Plan, price: Price, forecast: Forecast | None, how: str) -> Ite
     pretrained = sum(run.role == "pretrain" for run in planned)
     shared = len(planned) - pretrained - (price.runs - price.pretraining)
     each = (
-        f"{len(plan.cells)} cells × {price.pairs} seed{'' if price.pairs == 1 else 's'} = "
+        f"{len(plan.cells)} cells × {plural(price.pairs, 'seed')} = "
         if compared == len(plan.cells) * price.pairs
         else ""
     )
