@@ -691,9 +691,6 @@ def _resolution(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
         size = f"{two_digits(effect * noise.sd)} {unit}".strip() if noise else ""
         return f"{two_digits(effect)}{counted}" + (f" ({size})" if size else "")
 
-    def two_digits(value: float) -> str:
-        return f"{value:.2g}" if value < 100 else f"{value:.0f}"
-
     yield (
         (
             f"{crossed.init} × {crossed.data} crossed seeds, where one of the two is all of the"
