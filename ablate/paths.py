@@ -1,8 +1,9 @@
-"""Paths as users write them, names of files for any text, and files that are written whole."""
+"""Paths as users write them, names of files for any text, files written whole, and locks."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import re
@@ -80,6 +81,15 @@ def atomic(path: Path, earlier: Path | None = None) -> Iterator[Path]:
         part.unlink(missing_ok=True)
         raise
     _sync(path.parent)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, which is made, with its folder, where there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _sync(path: Path) -> None:

@@ -8,7 +8,6 @@ distinguishes them. ±Inf stay ±Inf.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +23,7 @@ from ablate.plan import ROLES
 from ablate.store import decisions as stored
 from ablate.store import names as known
 from ablate.store import rows
+from ablate.store.status import settings
 from ablate.study import OWN, kind_of
 
 if TYPE_CHECKING:
@@ -71,10 +71,7 @@ class StudyRow:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The study file's tables; empty if the database holds no readable one."""
-        try:
-            return tomllib.loads(self.toml)
-        except tomllib.TOMLDecodeError:
-            return {}
+        return settings(self.toml)
 
     @property
     def kind(self) -> str:

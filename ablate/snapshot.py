@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import fnmatch
 import hashlib
 import os
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ablate.errors import AblateError
+from ablate.paths import locked
 
 DATABASES = (".db", ".db-wal", ".db-shm", ".db-journal")  # results, which change with every run
 # ends of the names of untracked files that a user may have forgotten; results have others
@@ -233,7 +233,7 @@ def worktree(root: Path, path: Path, commit: str, lock: Path) -> Iterator[None]:
     Raises:
         AblateError: Git does not make it.
     """
-    with _locked(lock):
+    with locked(lock):
         _remove(root, path)
         made = git(root, "worktree", "add", "--detach", "--force", str(path), commit)
     if made is None:
@@ -241,7 +241,7 @@ def worktree(root: Path, path: Path, commit: str, lock: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with _locked(lock):
+        with locked(lock):
             _remove(root, path)
 
 
@@ -249,11 +249,3 @@ def _remove(root: Path, path: Path) -> None:
     git(root, "worktree", "remove", "--force", str(path))
     shutil.rmtree(path, ignore_errors=True)
     git(root, "worktree", "prune")
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -24,6 +24,15 @@ def count(value: float) -> str:
     return f"{value:.3g}"
 
 
+def plural(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> plural(1, "pair"), plural(3000, "pair")
+    ('1 pair', '3,000 pairs')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def power(value: float) -> str:
     """Return a number with a power of ten: 3×10¹⁴.
 

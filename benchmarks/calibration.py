@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 from cores import Cores, arguments, processor_seconds
+from printing import row, table
 from scipy import stats as st
 
 from ablate import scaling, stats
@@ -87,17 +88,6 @@ NOISES: tuple[Callable[..., Floats], ...] = (
     skewed_unequal,
     very_skewed_unequal,
 )
-
-
-def table(*columns: str) -> None:
-    print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}", flush=True)
-
-
-def row(*cells: object) -> None:
-    print(
-        f"| {' | '.join(f'{c:.1%}' if isinstance(c, float) else str(c) for c in cells)} |",
-        flush=True,
-    )
 
 
 def title(noise: Callable[..., Floats]) -> str:

@@ -16,11 +16,14 @@ import platform
 import time
 from collections.abc import Callable
 from datetime import date
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+import printing
 import scipy
 from cores import Cores, arguments, processor_seconds
+from printing import table
 
 from ablate import scaling
 from ablate.errors import AblateError
@@ -110,13 +113,7 @@ def runs(
     return {"n": n, "d": d}, law(n, d) * np.exp(noise + run * rng.normal(size=len(n)))
 
 
-def table(*columns: str) -> None:
-    print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}", flush=True)
-
-
-def row(*cells: object) -> None:
-    text = (f"{c:.0%}" if isinstance(c, float) else str(c) for c in cells)
-    print(f"| {' | '.join(text)} |", flush=True)
+row = partial(printing.row, decimals=0)
 
 
 def described(errors: Errors) -> str:

@@ -13,23 +13,13 @@ import argparse
 import itertools
 
 import numpy as np
+from printing import row, table
 
 from ablate import stats
 from ablate.stats.robust import MAD_SD, OUTLYING
 from ablate.stats.values import Floats
 
 CHECKED = 20  # samples a case whose numbers are compared with ablate.stats
-
-
-def table(*columns: str) -> None:
-    print(f"\n| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
-
-
-def row(*cells: object) -> None:
-    print(
-        f"| {' | '.join(f'{c:.1%}' if isinstance(c, float) else str(c) for c in cells)} |",
-        flush=True,
-    )
 
 
 def largest_scores(x: Floats) -> Floats:
@@ -50,7 +40,7 @@ def outlying(rng: np.random.Generator, studies: int) -> None:
     scores = {
         n: float(np.quantile(largest_scores(rng.normal(size=(200_000, n))), 0.95)) for n in OUTLYING
     }
-    print({n: float(f"{score:.3g}") for n, score in scores.items()})
+    print({n: float(f"{score:.3g}") for n, score in scores.items()}, end="\n\n")
     table(
         "seeds",
         "threshold",
@@ -204,6 +194,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     for part in options.parts:
+        print()
         PARTS[part](np.random.default_rng(options.seed), options.studies)
 
 

@@ -20,7 +20,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from calibration import LEVELS, PAIRS, SEEDS, Floats, check, judged, paired_p, row, searched, table
+from calibration import LEVELS, PAIRS, SEEDS, Floats, check, judged, paired_p, searched
+from printing import row, table
 from scipy import stats as st
 from scipy.interpolate import CubicSpline
 

@@ -29,6 +29,14 @@ def python(code: str, cwd: Path = ROOT, **environment: str) -> subprocess.Comple
     )
 
 
+def git(folder: Path, *arguments: str) -> str:
+    """Run git, with the name of an author, and return what it prints."""
+    own = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    return subprocess.run(
+        ["git", "-C", str(folder), *own, *arguments], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
 def completed(shell: str, **environment: str) -> str:
     """What a shell's completion answers."""
     code = "import sys; sys.argv = ['ablate']; from ablate.cli import main; main()"

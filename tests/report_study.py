@@ -16,7 +16,7 @@ from store_plans import claim_next
 
 from ablate import figures, store
 from ablate.config import RunConfig
-from ablate.figures import style
+from ablate.figures import saving
 from ablate.journal import Journal
 from ablate.kinds.transformer import run_of
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
@@ -236,7 +236,7 @@ def _play(db: Database, claim: records.Claim, result: Outcome) -> None:
 
 def save_svg(figure: Figure, stem: Path, kinds: object = ()) -> list[Path]:
     """`figures.save`, quicker: the other two kinds of files are looked at elsewhere."""
-    return style.save(figure, stem, ("svg",))
+    return saving.save(figure, stem, ("svg",))
 
 
 @pytest.fixture

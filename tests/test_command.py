@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_helpers import Run as Command
-from cli_helpers import refused
+from cli_helpers import git, refused
 from scipy import stats as scipy_stats
 
 from ablate import snapshot, stats
@@ -197,13 +197,6 @@ def test_seeds_of_one_field_share_no_key_with_another_value() -> None:
     assert len({run.key for run in runs}) == 4
     named = [Run("command", fields | {"revision": name}) for name in ("main", "v1")]
     assert len({run.key for run in named}) == 1  # `code` says what is in them
-
-
-def git(folder: Path, *arguments: str) -> str:
-    own = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    return subprocess.run(
-        ["git", "-C", str(folder), *own, *arguments], check=True, capture_output=True, text=True
-    ).stdout.strip()
 
 
 def test_code_in_git_is_known_by_the_content_of_tracked_files(tmp_path: Path) -> None:

@@ -7,13 +7,12 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_helpers import ROOT, Run, python, refused
+from cli_helpers import ROOT, Run, git, python, refused
 from in_process import scripts
 from launch_helpers import Launcher, launch, processes, rows, wait_for, workers
 from report_study import svg_only  # noqa: F401
@@ -437,13 +436,6 @@ def test_nothing_imports_torch_and_only_a_report_scipys_distributions(tmp_path: 
         "import ablate, sys\nablate.log(1, a=2)\nassert not {'torch', 'pandas'} & {*sys.modules}"
     )
     assert ended.returncode == 0, ended.stderr
-
-
-def git(folder: Path, *arguments: str) -> str:
-    own = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    return subprocess.run(
-        ["git", "-C", str(folder), *own, *arguments], check=True, capture_output=True, text=True
-    ).stdout.strip()
 
 
 REVISIONS = """

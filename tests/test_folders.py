@@ -13,15 +13,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 import torch
 from cli_helpers import Run
+from random_weights import random_model, randomise
 from torch import Tensor
 
 import ablate as library
 from ablate.config import RunConfig
 from ablate.errors import AblateError
-from ablate.kinds import Run as OneRun
 from ablate.model.position import T5Bias
-from ablate.model.transformer import model_of
-from ablate.train.weights import About
 from ablate.trained import Model, hugging_face
 from ablate.trained.sample import sample
 
@@ -102,11 +100,7 @@ def made(case: str, **changed: Any) -> Any:
     of = getattr(transformers, name)
     numbers = {"vocab_size": 50, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
     theirs = of(of.config_class(**numbers | settings | changed)).eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for key, parameter in theirs.named_parameters():
-            gain = parameter.ndim == 1 and key.endswith("weight")
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.25 + gain)
+    randomise(theirs, seed=0, deviation=0.25)
     return theirs
 
 
@@ -153,16 +147,7 @@ def own(**fields: Any) -> Model:
     """Return a model of ablate with random weights, as one of a run."""
     sizes = {"n_layer": 2, "d_model": 32, "n_head": 4, "d_mlp": 48, "n_ctx": 128, "n_vocab": 50}
     config = RunConfig(**{**sizes, "tokenizer": "tokens", **fields}, batch_tokens=256)
-    run = OneRun("transformer", config.model_dump(mode="json"))
-    transformer = model_of(run.config)
-    transformer.initialise([0])
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for name, parameter in transformer.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator) * 0.2
-            parameter.copy_(noise + name.endswith("gain"))
-    kept = {name: one[0].clone() for name, one in transformer.state_dict().items()}
-    return Model(kept, About(run, run.key, "final", 1, 0.0, b"", ()))
+    return random_model(config, seed=2, deviation=0.2)
 
 
 BOTH: dict[str, dict[str, Any]] = {

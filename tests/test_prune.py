@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cli_helpers import Run
+from random_weights import random_model, randomise
 from scipy import signal, stats
 from torch import Tensor
 
@@ -21,12 +22,9 @@ from ablate import text
 from ablate.config import RunConfig
 from ablate.data.batches import gather, held_out_starts
 from ablate.errors import AblateError
-from ablate.kinds import Run as OneRun
-from ablate.model.transformer import model_of
 from ablate.stats.text import independent, over_windows
 from ablate.text import corpora, tokenizers
 from ablate.train import weights
-from ablate.train.weights import About
 from ablate.trained import Model, load_model
 from ablate.trained.prune import Part, Pruned, prune
 from ablate.units import signed
@@ -39,16 +37,7 @@ def own(**fields: Any) -> Model:
     """Return a model of bytes with random weights, of which attention is not uniform."""
     corpus = corpora.find("austen", Path())
     config = RunConfig(**{**SIZES, "corpus_hash": corpus.hash, "batch_tokens": 64, **fields})
-    run = OneRun("transformer", config.model_dump(mode="json"))
-    transformer = model_of(run.config)
-    transformer.initialise([0])
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for name, parameter in transformer.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator) * 0.4
-            parameter.copy_(noise + name.endswith("gain"))
-    kept = {name: one[0].clone() for name, one in transformer.state_dict().items()}
-    return Model(kept, About(run, run.key, "final", 1, 0.0, b"", ()))
+    return random_model(config, seed=1, deviation=0.4)
 
 
 def read(n_ctx: int = 16) -> Tensor:
@@ -255,11 +244,7 @@ def folder(path: Path, kind: str) -> Any:
             max_position_embeddings=16,
         )
         theirs = transformers.BertForMaskedLM(config).eval()
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for name, parameter in theirs.named_parameters():
-            gain = parameter.ndim == 1 and name.endswith("weight")
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.4 + gain)
+    randomise(theirs, seed=3, deviation=0.4)
     theirs.save_pretrained(path)
     tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -302,11 +287,7 @@ def encoder_decoder(path: Path, kind: str) -> Any:
             **{f"{stack}_ffn_dim": 24 for stack in ("encoder", "decoder")},
         )
         theirs = transformers.BartForConditionalGeneration(config).eval()
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for name, parameter in theirs.named_parameters():
-            gain = parameter.ndim == 1 and name.endswith("weight")
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3 + gain)
+    randomise(theirs, seed=3, deviation=0.3)
     theirs.save_pretrained(path)
     tokenizer = Tokenizer(models.BPE(vocab={name: n for n, name in enumerate(names)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

@@ -923,7 +923,7 @@ def test_what_is_detectable_of_several_contrasts_has_the_least_and_the_most() ->
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (labels.plural(1, "pair"), "1 pair"),
+        (units.plural(1, "pair"), "1 pair"),
         (units.listed(["a (1, 2)", "b (3, 4)"]), "a (1, 2) and b (3, 4)"),
         (units.listed(["a=1, b=2", "a=2, b=2"], "or"), "a=1, b=2; or a=2, b=2"),
         (
@@ -932,7 +932,7 @@ def test_what_is_detectable_of_several_contrasts_has_the_least_and_the_most() ->
         ),
         (method._values([4, 12, 4]), "4 or 12"),
         (method._values([448, 170, 256, 172, 300]), "170 to 448"),
-        (labels.plural(2000, "pair"), "2,000 pairs"),
+        (units.plural(2000, "pair"), "2,000 pairs"),
         (units.listed(["a"]), "a"),
         (units.listed("abc"), "a, b and c"),
         (units.listed([]), ""),

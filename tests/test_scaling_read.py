@@ -32,8 +32,6 @@ from ablate.scaling.forms import FORMS
 from ablate.scaling.losses import Losses
 from ablate.scaling.read import read
 
-DATA = Path(__file__).parent / "data" / "scaling"
-
 Write = Callable[[str], Path]
 
 

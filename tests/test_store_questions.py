@@ -18,7 +18,6 @@ from ablate.store.questions import PARAMETERS, QUESTIONS, find
 from ablate.store.schema import metadata
 from ablate.store.views import VIEWS
 
-ROOT = Path(__file__).parent.parent
 PLACES = {"serial": 0.0, "parallel": -0.1, "concat": 0.3}
 SEEDS = (0, 1, 2)
 FACTORS = {

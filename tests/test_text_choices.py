@@ -33,7 +33,6 @@ from ablate.train.finetune import Finetuning
 from ablate.train.on_task import Parts
 from ablate.train.step import Step
 
-TWO = ("text", "choice_0", "choice_1", "label")
 COLUMNS = ("text", "choice_0", "choice_1", "choice_2", "label")
 
 

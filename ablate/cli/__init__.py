@@ -20,6 +20,7 @@ from ablate.cli import (
     data,
     database,
     export,
+    factors,
     figure,
     fit,
     importing,
@@ -53,7 +54,7 @@ PANELS = {
     "Before a run": (
         new.new,
         studies.studies,
-        planning.factors,
+        factors.factors,
         check.check,
         data.data,
         planning.plan,

@@ -82,7 +82,7 @@ def _kinds(given: str) -> list[str]:
         AblateError: There is no such kind.
     """
     from ablate.errors import unknown
-    from ablate.figures.style import KINDS
+    from ablate.figures.saving import KINDS
 
     asked = given.replace(",", " ").split()
     for kind in asked:

@@ -8,6 +8,7 @@ import typer
 
 from ablate.cli.flags import option
 from ablate.cli.render import Db, next_command, show_all, working
+from ablate.units import plural
 
 if TYPE_CHECKING:
     from ablate.imported.study import Prepared
@@ -153,6 +154,6 @@ def _said(prepared: Prepared, added: int) -> str:
     were = f", {known:,} were there" if known else ""
     were += f", {shared:,} shared with another study" if shared else ""
     return (
-        f"{study.name}: {cells:,} cells, {seeds:,} seed{'s' * (seeds > 1)},"
+        f"{study.name}: {cells:,} cells, {plural(seeds, 'seed')},"
         f" {len(prepared.plan.runs):,} runs; {added:,} added{were}."
     )

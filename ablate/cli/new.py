@@ -15,6 +15,7 @@ import typer
 from ablate.cli import complete
 from ablate.cli.flags import option
 from ablate.cli.render import console, writing
+from ablate.units import plural
 
 PLAIN = ("question", "metric", "design")
 COMMA = re.compile(r",(?![^\[]*\])")  # between levels, not within the brackets of one
@@ -190,7 +191,7 @@ def new(
         path.write_text(text, encoding="utf-8")
     pairs = len(study_plan.study.seeds)
     console().print(
-        f"{path}: {len(study_plan.cells)} cells × {pairs} seed{'' if pairs == 1 else 's'}. Next:"
+        f"{path}: {len(study_plan.cells)} cells × {plural(pairs, 'seed')}. Next:"
         f" ablate plan {quote(str(path))}",
         markup=False,
         soft_wrap=True,

@@ -45,7 +45,7 @@ def notes(name: str, database: Database, file: str = "") -> Iterator[str]:
     from ablate.store.status import left, planned
     from ablate.study import examples
     from ablate.study.revision import changes
-    from ablate.units import listed
+    from ablate.units import listed, plural
 
     with contextlib.suppress(AblateError):
         path = study.find(file or name.removesuffix("-tiny"))
@@ -64,26 +64,23 @@ def notes(name: str, database: Database, file: str = "") -> Iterator[str]:
         if one.left:
             which = f"{'' if one.active else 'an earlier '}{one.code.name}"
             yield (
-                f"{one.left:,} run{'' if one.left == 1 else 's'} by {which}"
+                f"{plural(one.left, 'run')} by {which}"
                 f" ({short(one.code.version)}) left the study {name}."
             )
     if gone := left(database, name):
         runs = sum(gone.values())
-        yield (
-            f"{runs:,} run{'' if runs == 1 else 's'} of earlier revisions left the study"
-            f" {name}: {listed(gone)}."
-        )
+        yield f"{plural(runs, 'run')} of earlier revisions left the study {name}: {listed(gone)}."
 
 
 def leaving(plan: Plan, database: Database) -> Iterator[str]:
     """Yield how many results leave a study if a plan is run, because other code made them."""
     from ablate.store import code
-    from ablate.units import listed
+    from ablate.units import listed, plural
 
     if found := code.leaving(database, plan):
         runs = sum(found.values())
         yield (
-            f"{runs:,} run{'' if runs == 1 else 's'} of the study {plan.study.name} with a result"
+            f"{plural(runs, 'run')} of the study {plan.study.name} with a result"
             f" {'is' if runs == 1 else 'are'} of other code (version {listed(found, most=3)}):"
             f" {'it leaves' if runs == 1 else 'they leave'} the study when this file is run, and"
             f" {'comes' if runs == 1 else 'come'} back with that code"
@@ -94,7 +91,7 @@ def _edited(sources: Sequence[Made], folder: Path) -> Iterator[str]:
     """Yield which rows an older version of the code made than the one that is there now."""
     from ablate.code import short
     from ablate.outside import version
-    from ablate.units import listed
+    from ablate.units import listed, plural
 
     for one in sources:
         now = version(one.code.name, folder)
@@ -102,6 +99,6 @@ def _edited(sources: Sequence[Made], folder: Path) -> Iterator[str]:
             runs = sum(one.cells.values())
             yield (
                 f"{one.code.name} is another version now ({short(now)}) than that which made"
-                f" {runs:,} run{'' if runs == 1 else 's'} of {listed(one.cells)}"
+                f" {plural(runs, 'run')} of {listed(one.cells)}"
                 f" ({short(one.code.version)}); `ablate run` trains them anew."
             )

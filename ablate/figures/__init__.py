@@ -11,9 +11,10 @@ from ablate.figures.fonts import boxes, lacking
 from ablate.figures.grid import at_what
 from ablate.figures.importance import importance
 from ablate.figures.rates import rates
+from ablate.figures.saving import inline, save, told
 from ablate.figures.scaling import frontier, isoflop, residuals, scaling
 from ablate.figures.seeds import seeds
-from ablate.figures.style import Look, inline, looking, multiples, save, theme, told
+from ablate.figures.style import Look, looking, multiples, theme
 from ablate.figures.training import blocks, curves, gaps, positions, summary
 
 __all__ = [

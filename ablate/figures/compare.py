@@ -17,7 +17,7 @@ from matplotlib.transforms import ScaledTranslation, Transform
 
 from ablate import stats
 from ablate.figures import style
-from ablate.units import decimals, signed
+from ablate.units import decimals, plural, signed
 from ablate.units import ends as interval
 
 FEWEST = 3  # fewest runs with an interval: that of two runs reaches 13 standard errors to each side
@@ -275,7 +275,7 @@ def _row(
     text = signed(mean, places)
     if len(ends) == 2:
         text += f" ({interval(row['lo'], row['hi'], places)})"
-    told = f"{name}: {text}, {row['n']} pair{'s' * (row['n'] != 1)}"
+    told = f"{name}: {text}, {plural(row['n'], 'pair')}"
     behind = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.5}  # covers the line of 0
     text_style: dict[str, Any] = {"va": "center", "fontsize": 7, "color": style.INK, "bbox": behind}
     if row["n"] == 0:

@@ -7,14 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ablate.imported.model import Asked, CellKey, ImportedRun
 from ablate.imported.rows import Row
-from ablate.units import listed
+from ablate.units import listed, plural
 
 SHOWN = 4  # most places that a note names
 FOLDER = re.compile(r"folder\d+")  # part of a path, which may be a factor
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _places(places: Sequence[str]) -> str:
@@ -24,7 +20,7 @@ def _places(places: Sequence[str]) -> str:
 def listed_rows(left: Mapping[str, list[str]]) -> list[str]:
     """Return a sentence for each reason to leave rows out."""
     return [
-        f"Left out: {_count(len(places), 'row')} {why} ({_places(places)})."
+        f"Left out: {plural(len(places), 'row')} {why} ({_places(places)})."
         for why, places in left.items()
     ]
 
@@ -60,7 +56,7 @@ def shorter(runs: Sequence[ImportedRun], asked: Asked) -> Iterator[str]:
     ]
     if early:
         yield (
-            f"Warning: {_count(len(early), 'run')} end before others of their cell"
+            f"Warning: {plural(len(early), 'run')} end before others of their cell"
             f" ({_places(early)}). Their last value is compared; --at STEP compares all runs"
             " at one step."
         )

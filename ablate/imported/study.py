@@ -24,7 +24,7 @@ from ablate.study.design import MAX_CELLS, MAX_RUNS
 from ablate.study.imported import CONTENT, FLOPS, PARAMS, SOURCE, TOKENS
 from ablate.study.parse import parse
 from ablate.study.values import label
-from ablate.units import listed
+from ablate.units import listed, plural
 
 SHOWN = 4  # most runs that a message names
 
@@ -283,7 +283,7 @@ def _changed(
         )
     more = len(changed) - SHOWN
     return (
-        f"study {study!r} has different numbers for {len(changed):,} run{'s' * (len(changed) > 1)}:"
+        f"study {study!r} has different numbers for {plural(len(changed), 'run')}:"
         f" {'; '.join(said)}{f'; {more:,} more' if more > 0 else ''}. Choose another name, or"
         " replace the study with --replace"
     )

@@ -25,6 +25,7 @@ from ablate.launch.devices import Device
 from ablate.launch.executor import Ended, Slot
 from ablate.launch.messages import encode
 from ablate.launch.worker import ASKED, NO_ROOM
+from ablate.units import plural
 
 FAILED_STARTS = 3  # ends in a row before a worker is ready, after which its slot is no longer used
 WORKER = "ablate.launch.worker"  # module; tests name another one in $ABLATE_WORKER
@@ -240,7 +241,7 @@ class LocalExecutor:
             notice = (
                 f"{slot.device.name} "
                 + (
-                    f"continues with {left} worker{'' if left == 1 else 's'}, because another"
+                    f"continues with {plural(left, 'worker')}, because another"
                     if left
                     else "is no longer used, because its worker"
                 )

@@ -13,6 +13,7 @@ from ablate.kinds import Run
 from ablate.launch import devices
 from ablate.launch.devices import MEMORY_SHARE, Device
 from ablate.plan import Plan
+from ablate.units import plural
 
 LARGEST = 32  # most runs in a pack
 # FLOPs per step beyond which a larger pack is not faster: 10.8M parameters peak at 4 runs, 0.85M
@@ -133,7 +134,7 @@ def devices_per_run(plan: Plan, found: Sequence[Device], most: int | None = None
         return _ends_first(plan, len(found), min(most, rows)) if on_gpus else 1
     if rows < wanted:
         raise AblateError(
-            f"{given}: a batch of {fewest.label!r} has {rows} sequence{'' if rows == 1 else 's'};"
+            f"{given}: a batch of {fewest.label!r} has {plural(rows, 'sequence')};"
             f" give at most {rows}, or more batch_tokens"
         )
     if found[0].name == "mps" or (on_gpus and most < wanted):

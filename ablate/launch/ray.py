@@ -31,6 +31,7 @@ from ablate.launch.executor import Ended, Slot
 from ablate.launch.local import LocalExecutor
 from ablate.plan import Plan
 from ablate.study import Ray
+from ablate.units import plural
 
 try:
     import ray
@@ -90,8 +91,7 @@ class Request:
     def each(self) -> str:
         """What an actor needs, in words."""
         gpus = f"{self.num_gpus:g} GPU{'' if self.num_gpus == 1 else 's'} and "
-        cpus = f"{self.num_cpus} CPU{'' if self.num_cpus == 1 else 's'}"
-        return (gpus if self.num_gpus else "") + cpus
+        return (gpus if self.num_gpus else "") + plural(self.num_cpus, "CPU")
 
 
 def request(plan: Plan, settings: Ray, kind: str, nodes: Sequence[Mapping[str, Any]]) -> Request:

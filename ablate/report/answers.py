@@ -33,9 +33,9 @@ from ablate.analysis.records import (
 from ablate.metrics import final
 from ablate.plan.compare import MISMATCH
 from ablate.report.data import ReportData
-from ablate.report.labels import MetricLabels, detectable, named, plural
+from ablate.report.labels import MetricLabels, detectable, named
 from ablate.report.sentences import arm_name, numbers, places, say
-from ablate.units import listed, number, signed
+from ablate.units import listed, number, plural, signed
 
 VERDICTS: dict[Verdict, str] = {  # of a contrast → words
     "better": "better",

@@ -12,14 +12,13 @@ import pandas as pd
 from ablate import formats
 from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
-from ablate.report.labels import plural
 from ablate.report.tables import measured, plain
 from ablate.results import without_folders
 from ablate.store import questions
 from ablate.store.questions import quoted
 from ablate.store.records import FAILED
 from ablate.study import tuned, tuned_field
-from ablate.units import duration, listed
+from ablate.units import duration, listed, plural
 
 UNFINISHED = (*FAILED, "diverged", "stopped")
 

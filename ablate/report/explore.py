@@ -22,9 +22,10 @@ from ablate import formats, results
 from ablate.figures import style
 from ablate.report.appendix import UNFINISHED
 from ablate.report.data import ReportData
-from ablate.report.labels import PHRASES, plural
+from ablate.report.labels import PHRASES
 from ablate.report.plots import POINTS
 from ablate.store.location import DEFAULT
+from ablate.units import plural
 
 NUMBERS = 120_000  # values of all curves: 0.8 MB of JSON
 FEWEST, MOST = 12, 200  # points of a curve

@@ -18,11 +18,11 @@ from ablate.analysis.records import (
 )
 from ablate.report import masked
 from ablate.report.data import ReportData
-from ablate.report.labels import percent, plural, sentence
+from ablate.report.labels import percent, sentence
 from ablate.report.sentences import say
 from ablate.store.status import UNFINISHED
 from ablate.study import tuned_field
-from ablate.units import listed
+from ablate.units import listed, plural
 
 NAMED = 4  # groups whose chosen rates are named one by one
 SAME = 0.0005  # sizes with a smaller relative difference are the same

@@ -215,11 +215,6 @@ def arm_of(cell: str, arm: str, stratum: str = "") -> str:
 # -- sentences -------------------------------------------------------------------------------------
 
 
-def plural(count: int, noun: str, many: str = "") -> str:
-    """Return a count with its noun: "1 pair", "3 pairs"."""
-    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
-
-
 def sentence(text: str) -> str:
     """Return `text` with a capital letter if it begins with one of the alphabet."""
     return text[:1].upper() + text[1:]

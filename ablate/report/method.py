@@ -27,9 +27,9 @@ from ablate.formats import without_folders
 from ablate.plan.commands import deciding
 from ablate.plan.resolve import meaningful
 from ablate.report.data import ReportData
-from ablate.report.labels import plural, sentence
+from ablate.report.labels import sentence
 from ablate.study.design import PARTWISE
-from ablate.units import count, listed
+from ablate.units import count, listed, plural
 
 # size of a model → the field that has a meaning where the size has one
 SHAPE = {"n_layer": "n_layer", "d_model": "d_model", "n_head": "head_combine", "d_mlp": "d_mlp"}

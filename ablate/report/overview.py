@@ -24,9 +24,9 @@ from ablate.analysis.records import (
 from ablate.plan.compare import MISMATCH
 from ablate.report import answers, fairness, plots, scaled
 from ablate.report.data import ReportData
-from ablate.report.labels import detectable, percent, plural
+from ablate.report.labels import detectable, percent
 from ablate.report.sentences import places, say
-from ablate.units import ends, number, signed
+from ablate.units import ends, number, plural, signed
 
 MANY = 12  # arms of a matrix from which on the best are first
 ACROSS = 6  # strata that a matrix shows side by side, even if it has fewer arms

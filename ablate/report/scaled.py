@@ -12,13 +12,13 @@ from ablate import figures
 from ablate.analysis.curves import Scaled
 from ablate.report.document import Figure
 from ablate.report.figure_set import FigureSet
-from ablate.report.labels import MetricLabels, p_value, plural, sentence
+from ablate.report.labels import MetricLabels, p_value, sentence
 from ablate.scaling import Comparison, Difference, Fit, Interval
 from ablate.scaling.beyond import Forecast
 from ablate.scaling.forms import levels
 from ablate.scaling.summary import claim, enough, faster
 from ablate.scaling.table import ONE
-from ablate.units import MINUS, count, ends, listed, number, power, three_digits
+from ablate.units import MINUS, count, ends, listed, number, plural, power, three_digits
 
 SYMBOLS = {"alpha": "α", "beta": "β"}
 

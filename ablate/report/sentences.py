@@ -56,7 +56,7 @@ def _macros() -> Any:
         "detectable": labels.detectable,
         "p_value": labels.p_value,
         "percent": labels.percent,
-        "plural": labels.plural,
+        "plural": units.plural,
         "sentence": labels.sentence,
         "named": labels.named,
         "arm_name": arm_name,

@@ -11,11 +11,10 @@ from ablate.analysis.tuning import group_names
 from ablate.report.answers import grouped
 from ablate.report.data import ReportData
 from ablate.report.document import Estimate, Span, Table, Value
-from ablate.report.labels import plural
 from ablate.report.sentences import arm_name, say
 from ablate.report.tables import FOLDED, measured, quoted
 from ablate.results import BASELINE
-from ablate.units import decimals, ends, number, signed
+from ablate.units import decimals, ends, number, plural, signed
 
 
 def names(data: ReportData) -> dict[str, str]:

@@ -15,7 +15,7 @@ from ablate.scaling.forms import Form, best_split, levels
 from ablate.scaling.shared import Shared, expected_errors
 from ablate.scaling.solve import DELTA, Floats
 from ablate.stats.distributions import norm_cdf, norm_pdf, norm_sf, t_isf
-from ablate.units import listed
+from ablate.units import listed, plural
 
 # E, A, alpha, B, beta of Hoffmann et al.'s runs as refitted by Besiroglu et al. 2024
 # (arXiv:2404.10102), C = 6·N·D: they judge a grid before its text has been fitted.
@@ -206,9 +206,7 @@ def demand(form: Form, columns: dict[str, Floats], where: str = "") -> None:
     counts = [(len(levels(columns[name])), NAMES[name]) for name in form.columns]
     least_runs = len(form.constants) + 2
     required = [f"{least} {NAMES[name]}s" for name in form.columns] + [f"{least_runs} runs"]
-    existing = [
-        f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in (*counts, (runs, "run"))
-    ]
+    existing = [plural(count, noun) for count, noun in (*counts, (runs, "run"))]
     if runs < least_runs or min(counts)[0] < least:
         raise AblateError(
             f"{where}{form.symbol} needs at least {listed(required)}; there are"

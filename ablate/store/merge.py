@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -50,6 +50,11 @@ _STATUS, _JOURNAL, _OFFSET, _STARTED = map(
 )
 
 _ADD_ARTIFACT = "INSERT INTO artifact (run_id, kind, path) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+_VALUES = {  # table of a run's results → its columns but that of the run
+    "final": ("name", "at", "value"),
+    "window_loss": ("name", "at", "tokens", "layout", "losses"),
+    "metric": ("series_id", "step", "value"),
+}
 Attempt = tuple[Any, ...]  # values of `_ATTEMPT`
 
 
@@ -337,42 +342,20 @@ def _take_values(
         "UPDATE run SET status = ?, diverged_at = ? WHERE id = ?",
         (their.status, their.diverged_at, run_id),
     )
-    for table in ("final", "metric", "window_loss"):
+    for table, columns in _VALUES.items():
         ours.exec_driver_sql(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
-    finals = [
-        (run_id, *row)
-        for row in theirs.exec_driver_sql(
-            "SELECT name, at, value FROM final WHERE run_id = ?", (their.id,)
+        insert = (
+            f"INSERT INTO {table} (run_id, {', '.join(columns)}) VALUES (?{', ?' * len(columns)})"
         )
-    ]
-    if finals:
-        ours.exec_driver_sql(
-            "INSERT INTO final (run_id, name, at, value) VALUES (?, ?, ?, ?)", finals
+        rows: Iterator[Sequence[Any]] = iter(
+            theirs.exec_driver_sql(
+                f"SELECT {', '.join(columns)} FROM {table} WHERE run_id = ?", (their.id,)
+            )
         )
-    windows = [
-        (run_id, *row)
-        for row in theirs.exec_driver_sql(
-            "SELECT name, at, tokens, layout, losses FROM window_loss WHERE run_id = ?", (their.id,)
-        )
-    ]
-    if windows:
-        ours.exec_driver_sql(
-            "INSERT INTO window_loss (run_id, name, at, tokens, layout, losses)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            windows,
-        )
-    points = iter(
-        theirs.exec_driver_sql(
-            "SELECT series_id, step, value FROM metric WHERE run_id = ?", (their.id,)
-        )
-    )
-    while batch := [
-        (run_id, series[series_id], step, value)
-        for series_id, step, value in islice(points, 100_000)
-    ]:
-        ours.exec_driver_sql(
-            "INSERT INTO metric (run_id, series_id, step, value) VALUES (?, ?, ?, ?)", batch
-        )
+        if table == "metric":
+            rows = ((series[series_id], *point) for series_id, *point in rows)
+        while batch := [(run_id, *row) for row in islice(rows, 100_000)]:
+            ours.exec_driver_sql(insert, batch)
 
 
 def _unite_attempts(ours: Connection, our: _Side, their: _Side, winner: _Side) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from ablate.formats import TAKEN_OUT
 from ablate.study.revision import changes
-from ablate.units import listed
+from ablate.units import listed, plural
 
 FEW = 4  # cells and changes that a message lists
 
@@ -66,7 +66,7 @@ def dropped(old: str, new: str, before: Results, after: Collection[str]) -> str:
             return ""
         seeds = [str(seed) for seed in sorted({*lost.values()})]
         runs, which = len(lost), f"seed{'' if len(seeds) == 1 else 's'} {few(seeds)}"
-    return f"{runs:,} run{'' if runs == 1 else 's'} of {which} (changed: {few(changed, '; ')})"
+    return f"{plural(runs, 'run')} of {which} (changed: {few(changed, '; ')})"
 
 
 def _seeds(toml: str) -> Container[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ablate.errors import UnlocatedError
-from ablate.paths import expanded
+from ablate.paths import expanded, locked
 
 
 def folder() -> Path:
@@ -38,7 +37,7 @@ def built(kind: str, key: str, build: Callable[[Path], None]) -> Path:
     if done.exists():
         return done
     partial = done.with_name(f"{key}.partial")
-    with usable(), _locked(done.with_name(f"{key}.lock")):
+    with usable(), locked(done.with_name(f"{key}.lock")):
         if not done.exists():
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
@@ -67,11 +66,3 @@ def usable() -> Iterator[None]:
                 f"cannot use the cache {folder()}: {reason}; set ABLATE_CACHE to another folder"
             ) from None
         raise
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

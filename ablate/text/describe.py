@@ -14,7 +14,7 @@ import numpy as np
 from ablate.text import cache, corpora, duplicates, sources
 from ablate.text.corpora import Corpus
 from ablate.text.documents import Document, Split
-from ablate.units import count, listed
+from ablate.units import count, listed, plural
 
 _FORMAT = 3  # raised when something is measured differently
 _PIECE = 1 << 16
@@ -86,7 +86,7 @@ def lines(corpus: Corpus, found: Description) -> list[str]:
     total = corpus.n_train_bytes + corpus.n_held_out_bytes
     held_out = corpus.n_held_out_bytes / total if total else 0.0
     train, tested = (_amount(corpus, n) for n in (corpus.n_train_bytes, corpus.n_held_out_bytes))
-    documents = f"{corpus.n_documents:,} document{'' if corpus.n_documents == 1 else 's'}"
+    documents = plural(corpus.n_documents, "document")
     whole = corpus.n_train_documents + corpus.n_held_out_documents == corpus.n_documents
     numbers = (
         [f"{n:,}, " for n in (corpus.n_train_documents, corpus.n_held_out_documents)]
@@ -170,8 +170,7 @@ def warnings(
 
 def _mended(corpus: Corpus) -> Iterator[str]:
     for what, n in corpus.mended.items():
-        files = f"{n:,} file{'' if n == 1 else 's'} or rows"
-        yield f"{what} ({files})"
+        yield f"{what} ({plural(n, 'file')} or rows)"
 
 
 def _duplicates(corpus: Corpus) -> str:
