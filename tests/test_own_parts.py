@@ -328,6 +328,46 @@ def test_sizes_are_those_of_the_modules(parts: Path) -> None:
     assert flops == 2 * 2 * 16 * 64  # a third matrix in each of two blocks
 
 
+ASKING = f"""{HEAD}
+@level("mlp", "asking", meaning="an MLP with the run's activation")
+class Asking(nn.Module):
+    def __init__(self, width, d_mlp, activation, dropout):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, d_mlp), nn.Linear(d_mlp, width)
+        self.given = activation, dropout
+    def forward(self, x):
+        return self.down(self.up(x).relu())
+
+class Model(nn.Module):
+    def __init__(self, n_vocab, d_model, rope_theta, dropout):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(n_vocab, d_model), nn.Linear(d_model, n_vocab)
+        self.given, self.drop = (rope_theta, dropout), nn.Dropout(dropout)
+    def forward(self, tokens):
+        return self.head(self.drop(self.embed(tokens)))
+"""
+
+
+def test_a_constructor_gets_the_fields_that_it_asks_for_as_the_study_sets_them(parts: Path) -> None:
+    (parts / "parts.py").write_text(ASKING)
+    text = STUDY.replace("n_ctx", "dropout = 0.2\nrope_theta = 500\nn_ctx")
+    text = text.replace('["gelu", "squared"]', '["relu", "gelu-tanh"]').replace("paired", "asking")
+    crossed = planned(parts, text.replace('"one-factor"', '"grid"'))
+    asking = [model_of(one.config) for one in crossed.cells if one.levels["mlp"] == "asking"]
+    given = [model.blocks[0].mlp.member.given for model in asking]  # type: ignore[index, union-attr]
+    assert given == [("relu", 0.2), ("gelu-tanh", 0.2)]
+    whole = text.replace('mlp = ["dense", "asking"]', "").replace("dropout = 0.2", "dropout = 0.0")
+    whole = whole.replace(
+        "[factors]", '[factors]\narchitecture = ["transformer", "parts.py:Model"]'
+    )
+    cells = planned(parts, whole.replace('"one-factor"', '"grid"')).cells
+    (cell,) = (one for one in cells if one.levels["architecture"] == "parts.py:Model")
+    assert "activation" not in cell.levels  # it does not ask for it
+    assert model_of(cell.config).model.member.given == (500, 0.0)
+    with pytest.raises(AblateError, match="random"):  # its own dropout
+        planned(parts, whole.replace("dropout = 0.0", "dropout = 0.2"))
+
+
 FOREIGN = f"""{HEAD}
 @torch.library.custom_op("ablate_tests::halved", mutates_args=())
 def halved(x: torch.Tensor) -> torch.Tensor:

@@ -97,6 +97,8 @@ def component(made: Any, factor: str, fields: Mapping[str, Any], who: str) -> ty
     if of_class or base.makes:
         known = {*fields, *GIVEN} if base.configured else set()
         _check_arguments(made, known, {one.name for one in own}, who)
+        asked = {one.name for one in _arguments(made)} & known
+        attributes["asks"] = asked - {*GIVEN, *(one.name for one in own)}
     if of_class:
         names = _names(made)
         of = [one for one in made.__mro__ if (one.__module__, one.__name__) != base.plain_class]
@@ -138,6 +140,7 @@ _OF_BASE = (
     "configured",
     "plain",
     "module",
+    "asks",
 )
 
 
