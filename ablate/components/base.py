@@ -187,6 +187,7 @@ class Component:
     plain_hooks: ClassVar[tuple[str, ...]] = ("forward",)
     solo: ClassVar[str] = ""  # why runs with a plain level of it always train one at a time
     function_hook: ClassVar[str] = ""
+    called_with: ClassVar[tuple[str, ...]] = ()  # what a plain function is called with, by position
     makes: ClassVar[bool] = False  # whether a plain function makes the module, and is not it
     # whether what makes it is given all fields of a run, and not its own alone
     configured: ClassVar[bool] = True
