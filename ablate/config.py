@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -158,12 +158,7 @@ class RunConfig(BaseModel):
                 return False  # a single head's sum is its concatenation
             if name in ("n_head", "n_kv_head", "d_head") and level("mixer") == "rnn":
                 return level("architecture") in CROSSES  # else the model has no heads
-            needs = CATALOGUE[name].needs
-            if name in implied or not needs:
-                return True
-            return any(
-                has_meaning(other) and level(other) in named for other, named in needs.items()
-            )
+            return meaningful(name, filled, implied)
 
         equals = CATALOGUE["architecture"][level("architecture")].equals
         for (factor, its), other in equals.items():
@@ -301,6 +296,36 @@ class RunConfig(BaseModel):
         if any(revisions.values()):
             fields["revisions"] = {factor: n for factor, n in revisions.items() if n}
         return fields
+
+
+def meaningful(
+    name: str, fields: Mapping[str, Any], implied: Collection[str] = (), seen: Sequence[str] = ()
+) -> bool:
+    """Return whether a field has an effect with the other fields (`Factor.needs`).
+
+    Args:
+        name: The field, or another word of a study file, which has an effect.
+        fields: Those that are set; all others have their defaults.
+        implied: Factors whose level follows from another level.
+        seen: Fields that are asked about already: two parts can ask for each other's factor.
+    """
+    if name in implied or name not in CATALOGUE or not CATALOGUE[name].needs:
+        return True
+    return any(
+        other not in seen
+        and _level(other, fields) in named
+        and meaningful(other, fields, implied, (*seen, name))
+        for other, named in CATALOGUE[name].needs.items()
+    )
+
+
+def _level(name: str, fields: Mapping[str, Any]) -> str:
+    """Return the level of a factor; one that is unknown, as of a deleted file, by its own name."""
+    value, row = fields.get(name, field_info(name).default), CATALOGUE[name]
+    try:
+        return row.canonical(value) if row.choice else str(value)
+    except AblateError:
+        return str(value)
 
 
 def field_info(name: str) -> FieldInfo:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from ablate.components import Field, catalogue
+from ablate.components.base import RESERVED
 from ablate.components.plain import own_fields
 from ablate.errors import AblateError, unknown
 
@@ -346,6 +347,8 @@ def add(row: Metric) -> None:
         )
     file = row.origin.partition("@")[0]
     who = f"{f'{file}: ' if file else ''}metric {row.name!r}"
+    if row.name.lower() in {name.lower() for name in (*RESERVED, *catalogue.CATALOGUE)}:
+        raise AblateError(f"{who}: results have a column {row.name.lower()!r}; rename it")
     catalogue.declare(row.fields, who, GROUP, {})
     METRICS[row.name] = row
 

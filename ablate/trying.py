@@ -25,6 +25,7 @@ from ablate.text.tokenizers import Own, located
 from ablate.train.meter import SERIES
 from ablate.train.own import OwnMetric, random_tokens
 from ablate.train.step import Step
+from ablate.units import listed
 
 SMALL: dict[str, Any] = {
     "n_layer": 2,
@@ -37,7 +38,7 @@ SMALL: dict[str, Any] = {
     "lr": 1e-2,
 }
 LEARNT = 0.5  # nats by which the loss falls then: more than between two batches
-TRAINS = "the loss falls in a run of 60 steps, and again in the same way"
+TRAINS = "the loss falls in a run of 60 steps, and in the same way again and from a checkpoint"
 
 
 @dataclass(frozen=True)
@@ -142,27 +143,56 @@ def _tried_tokenizer(component: Component) -> Iterator[Tried]:
 
 
 def _trains(config: RunConfig) -> str:
-    """Train a run twice; return what is wrong."""
+    """Train a run twice, from a checkpoint and with another warm-up; return what is wrong."""
     try:
-        once, again = _losses(config), _losses(config)
+        begun = _begun(config)
+        initial = [parameter.detach().clone() for parameter in begun.model.parameters()]
+        once, again = _losses(begun), _losses(_begun(config))
+        half, rest = _begun(config), _begun(config)
+        _losses(half, config.steps // 2)
+        rest.load_state(half.state(), torch.tensor([0]))
+        resumed = _losses(rest, config.steps - config.steps // 2)
+        warmed = _losses(_begun(config.model_copy(update={"warmup": 0.5})))
     except Exception as error:
         return said(config, error)
-    if not np.array_equal(once, again):
+    if not np.array_equal(once, again, equal_nan=True):
         return "the same run gives other losses the second time"
     first, last = once[0], once[-5:].mean()
-    return "" if last < first - LEARNT else f"loss {first:.3f}, then {last:.3f} nats"
+    if not last < first - LEARNT:
+        return f"loss {first:.3f}, then {last:.3f} nats"
+    moved = zip(begun.model.named_parameters(), initial, strict=True)
+    if fixed := [name for (name, now), then in moved if torch.equal(now, then)]:
+        return f"{listed(fixed[:3])} {'do' if len(fixed) > 1 else 'does'} not change in training"
+    if not all(parameter.isfinite().all() for parameter in begun.model.parameters()):
+        return "weights are not finite after the last step"
+    if np.array_equal(once, warmed):
+        return (
+            "a longer warm-up gives the same losses: the schedule has no effect; an optimiser gets"
+            " the rate of each step as `lr` of its `param_groups`"
+        )
+    if not np.array_equal(once[-len(resumed) :], resumed):
+        return (
+            "a run that goes on from a checkpoint gives other losses; checkpoints hold the"
+            " `state_dict` of an optimiser, which has what is kept in `self.state`"
+        )
+    return ""
 
 
-def _losses(config: RunConfig) -> Any:
-    """Return the training losses of a run on a text in which each token follows from the last."""
+def _begun(config: RunConfig) -> Step:
+    """Return a run before its first step on a text in which each token follows from the last."""
     n = config.n_vocab - config.part("objective").n_added(config)
     stream = (np.arange(4096) ** 2 % (n - 1)).astype(np.uint8)
     bounds, zero = np.array([0, len(stream)]), np.zeros(1, np.int64)
     spelling = tuple(bytes([65 + k]) for k in range(n))
     text = Tokens(stream, stream, n, spelling, bounds, zero, bounds, zero, (0,))
-    step = Step([config], text, "cpu")
-    step.run(config.steps, lambda: False)
-    return step.read(config.steps)[0][:, SERIES.index("train_loss"), 0]
+    return Step([config], text, "cpu")
+
+
+def _losses(step: Step, n: int = 0) -> Any:
+    """Make n steps, by default all of the run, and return their training losses."""
+    n = n or step.config.steps
+    step.run(n, lambda: False)
+    return step.read(n)[0][:, SERIES.index("train_loss"), 0]
 
 
 def _beside(factor: str) -> dict[str, str]:

@@ -19,7 +19,7 @@ from ablate.components.block import Serial
 from ablate.components.mlp import Activation, Relu
 from ablate.components.norm import Norm
 from ablate.components.position import Position
-from ablate.config import RunConfig
+from ablate.config import RunConfig, meaningful
 from ablate.errors import AblateError
 from ablate.kinds import kind
 from ablate.kinds.transformer import run_of
@@ -27,7 +27,6 @@ from ablate.model import measure
 from ablate.model.position import Position as PositionModule
 from ablate.model.transformer import Transformer
 from ablate.plan import plan
-from ablate.plan.resolve import meaningful
 from ablate.study.parse import parse
 
 

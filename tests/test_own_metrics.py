@@ -271,6 +271,8 @@ def of_study(folder: Path, study: str = STUDY) -> Any:
         ('goal="lower", unit', 'goal="min", unit', ["'min'", "lower, higher"]),
         ('"repeat_loss"', '"accuracy"', ["my_metrics.py: metric 'accuracy'", "ablate", "rename"]),
         ('"repeat_loss"', '"train_loss"', ["'train_loss'", "rename"]),
+        ('"top3"', '"n_params"', ["my_metrics.py: metric 'n_params'", "column", "rename"]),
+        ('"top3"', '"Tokens"', ["metric 'Tokens'", "column 'tokens'", "rename"]),
         ('"repeat_loss"', '"repeat loss"', ["letters, digits and underscores"]),
         ('"top3"', '"repeat_loss"', ["'repeat_loss'", "my_metrics.py", "rename"]),
         ('meaning="loss on earlier tokens again"', 'meaning=""', ["meaning is missing"]),

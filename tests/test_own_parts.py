@@ -328,6 +328,48 @@ def test_sizes_are_those_of_the_modules(parts: Path) -> None:
     assert flops == 2 * 2 * 16 * 64  # a third matrix in each of two blocks
 
 
+ASKING = f"""{HEAD}
+@level("mlp", "asking", meaning="an MLP with the run's activation")
+class Asking(nn.Module):
+    def __init__(self, width, d_mlp, activation, dropout):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, d_mlp), nn.Linear(d_mlp, width)
+        self.given = activation, dropout
+    def forward(self, x):
+        return self.down(self.up(x).relu())
+
+class Model(nn.Module):
+    def __init__(self, n_vocab, d_model, rope_theta, dropout):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(n_vocab, d_model), nn.Linear(d_model, n_vocab)
+        self.given, self.drop = (rope_theta, dropout), nn.Dropout(dropout)
+    def forward(self, tokens):
+        return self.head(self.drop(self.embed(tokens)))
+"""
+
+
+def test_a_constructor_gets_the_fields_that_it_asks_for_as_the_study_sets_them(parts: Path) -> None:
+    (parts / "parts.py").write_text(ASKING)
+    text = STUDY.replace("n_ctx", "dropout = 0.2\nrope_theta = 500\nn_ctx")
+    text = text.replace('["gelu", "squared"]', '["relu", "gelu-tanh"]').replace("paired", "asking")
+    crossed = planned(parts, text.replace('"one-factor"', '"grid"'))
+    asking = [model_of(one.config) for one in crossed.cells if one.levels["mlp"] == "asking"]
+    given = [model.blocks[0].mlp.member.given for model in asking]  # type: ignore[index, union-attr]
+    assert given == [("relu", 0.2), ("gelu-tanh", 0.2)]
+    whole = text.replace('mlp = ["dense", "asking"]', "").replace("dropout = 0.2", "dropout = 0.0")
+    whole = whole.replace(
+        "[factors]", '[factors]\narchitecture = ["transformer", "parts.py:Model"]'
+    )
+    cells = planned(parts, whole.replace('"one-factor"', '"grid"')).cells
+    (cell,) = (one for one in cells if one.levels["architecture"] == "parts.py:Model")
+    assert "activation" not in cell.levels  # it does not ask for it
+    assert model_of(cell.config).model.member.given == (500, 0.0)
+    with pytest.raises(AblateError, match=r"architecture = 'parts.py:Model'.*d_mlp.*steps"):
+        planned(parts, f'{whole}[match]\nparams = "total"\n')
+    with pytest.raises(AblateError, match="random"):  # its own dropout
+        planned(parts, whole.replace("dropout = 0.0", "dropout = 0.2"))
+
+
 FOREIGN = f"""{HEAD}
 @torch.library.custom_op("ablate_tests::halved", mutates_args=())
 def halved(x: torch.Tensor) -> torch.Tensor:
@@ -617,12 +659,75 @@ def test_a_right_part_passes_every_trial(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "holds"), [("return 1 - step / steps", True), ("return 0 * step", False)]
+    ("schedule", "holds"),
+    [
+        ("return 1 - step / steps", True),
+        ("return 0 * step", False),
+        ("return 1 / (steps - 1 - step)", False),
+    ],
 )
 def test_a_schedule_is_tried_by_training(schedule: str, holds: bool) -> None:
     text = f'{HEAD}\n@level("schedule", "own", meaning="x")\ndef own(step, steps, warmup):\n'
     outside.use([of_text("own.py", f"{text}    {schedule}\n")])
     assert verdicts("schedule", "own") == {"training": "ok" if holds else "FAILED"}
+
+
+OPTIMISERS = {
+    "goes on from a checkpoint": (
+        "self.kept = {}",
+        "m = self.kept.setdefault(id(p), torch.zeros_like(p)).mul_(0.9).add_(p.grad)",
+        "p.add_(m, alpha=-group['lr'])",
+    ),
+    "schedule has no effect": (
+        "self.rate = lr",
+        "m = p.grad.sign()",
+        "p.add_(m, alpha=-self.rate)",
+    ),
+    "not change in training": (
+        "",
+        "m = p.grad.sign()",
+        "p.add_(m * (p.dim() > 1), alpha=-group['lr'])",
+    ),
+    "": (
+        "",
+        "m = self.state[p].setdefault('m', torch.zeros_like(p)).mul_(0.9).add_(p.grad)",
+        "p.add_(m, alpha=-group['lr'])",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", OPTIMISERS)
+def test_an_optimiser_is_tried_from_a_checkpoint_at_other_rates_and_on_all_weights(
+    wrong: str,
+) -> None:
+    begins, moment, moves = OPTIMISERS[wrong]
+    text = f"""{HEAD}
+@level("optimiser", "own", meaning="x")
+class Own(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, dict(lr=lr))
+        {begins}
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                {moment}
+                {moves}
+"""
+    outside.use([of_text("own.py", text)])
+    (one,) = tried(CATALOGUE["optimiser"]["own"])
+    assert one.verdict == ("FAILED" if wrong else "ok") and wrong in one.text, one.text
+
+
+@pytest.mark.parametrize(
+    ("factor", "given"), [("schedule", "t, T"), ("init", "fan_in"), ("topology", "x, attend, mlp")]
+)
+def test_a_function_that_cannot_be_called_is_refused_when_its_file_is_loaded(
+    factor: str, given: str
+) -> None:
+    text = f'{HEAD}\n@level("{factor}", "own", meaning="x")\ndef own({given}): return 1.0\n'
+    with pytest.raises(AblateError, match=f"own.py, line .*{factor} level 'own'.*in this order"):
+        outside.use([of_text("own.py", text)])
 
 
 def test_an_optimiser_of_torch_is_the_same_as_ours_and_resumes() -> None:

@@ -161,6 +161,22 @@ def test_a_whole_model_is_tried_without_a_study(ablate: Run, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("in_process")
+def test_what_is_read_of_a_whole_model_needs_no_size_of_its_body(
+    ablate: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "my_model.py").write_text(MODEL)
+    factor = 'norm_kind = ["layernorm", "max-norm"]'
+    text = blocks("toml")["mine.toml"].replace('use = ["my_parts.py"]', "")
+    text = text.replace(factor, 'architecture = ["transformer", "my_model.py:Model"]')
+    (tmp_path / "mine.toml").write_text(text.replace("30K", "2K"))
+    code, out, error = ablate("run", "mine.toml")
+    assert code == 0 and "mine: 4 complete" in out, error
+    for command in (("show", "2"), ("compare", "1", "2"), ("report", "mine"), ("export", "mine")):
+        code, out, error = ablate(*command)
+        assert code == 0 and "my_model.py:Model" in out + error, (command, error)
+
+
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.timeout(300)
 def test_the_example_runs_at_tiny_size(ablate: Run) -> None:
     code, out, _ = ablate("check", str(ROOT / "studies" / "own_parts.py"))

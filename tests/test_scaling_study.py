@@ -94,6 +94,10 @@ def test_sizes_and_budgets_are_resources_and_other_factors_make_curves(tmp_path:
     assert heads == pytest.approx(3 * 2 * widths * 256 * losses.columns["d"])
     with pytest.raises(AblateError, match=r"'topolgy'.*'topology'"):
         of_study(runs, levels, group="topolgy")
+    unknown = runs.assign(n_params_body=runs["n_params_body"].where(runs["run"] > 2))
+    with pytest.raises(AblateError, match="--count total"):  # a whole model has no body
+        of_study(unknown, levels)
+    assert (of_study(unknown, levels, count="total").columns["n"] == total["n"]).all()
     # one factor makes curves: its levels may be the baseline without being asked for
     assert of_study(runs, levels, baseline="parallel").against == {"serial": "parallel"}
 

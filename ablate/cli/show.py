@@ -92,12 +92,10 @@ def _parts(run: RunDetails) -> Iterator[RenderableType]:
         yield f"Starts from the weights of {where} (SHA-256 {of[:12]})"
     if run.children:
         yield f"Runs that start from its weights: {listed(run.children)}"
-    sizes = (
-        f"{row['n_params']:,} parameters, {row['n_params_body']:,} in the body"
-        if row["n_params"]
-        else "size unknown"
+    tokens, params, body = (
+        known(row[name], "{:,}".format) for name in ("tokens", "n_params", "n_params_body")
     )
-    tokens = known(row["tokens"], "{:,}".format)
+    sizes = f"{params} parameters, {body} in the body" if row["n_params"] else "size unknown"
     yield f"{sizes}; {tokens} tokens, {known(row['flops'], power)} FLOPs"
     yield _fields(run)
     if run.attempts:

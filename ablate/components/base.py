@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, get_origin
 
@@ -187,6 +187,7 @@ class Component:
     plain_hooks: ClassVar[tuple[str, ...]] = ("forward",)
     solo: ClassVar[str] = ""  # why runs with a plain level of it always train one at a time
     function_hook: ClassVar[str] = ""
+    called_with: ClassVar[tuple[str, ...]] = ()  # what a plain function is called with, by position
     makes: ClassVar[bool] = False  # whether a plain function makes the module, and is not it
     # whether what makes it is given all fields of a run, and not its own alone
     configured: ClassVar[bool] = True
@@ -196,6 +197,8 @@ class Component:
     compiles: ClassVar[bool] = True  # whether torch compiles its module
     module: ClassVar[str] = ""  # "package.module:Class" of the torch module, "" for none
     fields: ClassVar[tuple[Field, ...]] = ()  # hyper-parameters of its own
+    # fields of a run that a plain constructor takes by name: they have a meaning for this level
+    asks: ClassVar[Set[str]] = frozenset()
     implies: ClassVar[Mapping[str, str]] = {}  # factor → level, which a study cannot change
     defaults: ClassVar[Mapping[str, Any]] = {}  # factor → level, if a study does not set it
 

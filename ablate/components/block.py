@@ -236,6 +236,7 @@ class Topology(Component):
     hooks = ("wire",)
     adapter = "ablate.model.plain:Wiring"
     function_hook = "wire"
+    called_with = ("x", "A", "M", "P1", "P2")
     mlp_inputs: ClassVar[int] = 1
     joins: ClassVar[int] = 2
     adds_attention: ClassVar[bool] = True
@@ -526,6 +527,7 @@ class Init(Component):
     factors = ("init",)
     unscaled: ClassVar[str] = ""
     function_hook = "deviation"
+    called_with = ("config", "fan_in", "ends_branch")
 
     def deviation(self, config: Config, fan_in: int, ends_branch: bool) -> float:
         """Return the standard deviation at which a matrix, an embedding or a vector starts.

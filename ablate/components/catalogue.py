@@ -589,6 +589,14 @@ def add(component: Component) -> None:
         )
     declare(made.fields, who, row.group, {row.name: (component.name,)})
     _LEVELS[row.name][component.name] = component
+    for other in map(CATALOGUE.__getitem__, sorted(made.asks)):
+        if other.field:
+            declare((other.field,), who, other.group, {row.name: (component.name,)})
+        elif other.needs:
+            levels = (*other.needs.get(row.name, ()), component.name)
+            CATALOGUE[other.name] = dataclasses.replace(
+                other, needs={**other.needs, row.name: levels}
+            )
 
 
 def declare(
@@ -623,9 +631,18 @@ def declare(
 
 def remove(component: Component) -> None:
     """Take a level out of the catalogue, and the fields that no other level has."""
-    row = CATALOGUE[component.factor]
+    row, made = CATALOGUE[component.factor], type(component)
     del _LEVELS[row.name][component.name]
-    withdraw(type(component).fields, row.group, {row.name: (component.name,)})
+    for other in map(CATALOGUE.__getitem__, sorted(made.asks)):
+        if other.field:
+            withdraw((other.field,), other.group, {row.name: (component.name,)})
+        elif other.needs:
+            levels = tuple(one for one in other.needs[row.name] if one != component.name)
+            needs = {**other.needs, row.name: levels}
+            CATALOGUE[other.name] = dataclasses.replace(
+                other, needs={name: of for name, of in needs.items() if of}
+            )
+    withdraw(made.fields, row.group, {row.name: (component.name,)})
 
 
 def withdraw(fields: Sequence[Field], group: str, needs: Mapping[str, tuple[str, ...]]) -> None:

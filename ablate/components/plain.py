@@ -8,7 +8,7 @@ here imports torch.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, get_origin, get_type_hints
 
 from ablate.components.base import Component, Config, Field
@@ -91,12 +91,16 @@ def component(made: Any, factor: str, fields: Mapping[str, Any], who: str) -> ty
         "__module__": made.__module__,
         "__qualname__": made.__qualname__,
     }
+    if not of_class and base.called_with:
+        _check_call(made, base.called_with, who)
     if not of_class and base.function_hook:
         return type(made.__name__, (base,), attributes | {base.function_hook: staticmethod(made)})
     attributes |= {"plain": made if of_class else staticmethod(made), "module": base.adapter}
     if of_class or base.makes:
         known = {*fields, *GIVEN} if base.configured else set()
         _check_arguments(made, known, {one.name for one in own}, who)
+        asked = {one.name for one in _arguments(made)} & known
+        attributes["asks"] = asked - {*GIVEN, *(one.name for one in own)}
     if of_class:
         names = _names(made)
         of = [one for one in made.__mro__ if (one.__module__, one.__name__) != base.plain_class]
@@ -134,10 +138,12 @@ _OF_BASE = (
     "adapter",
     "plain_hooks",
     "function_hook",
+    "called_with",
     "makes",
     "configured",
     "plain",
     "module",
+    "asks",
 )
 
 
@@ -165,6 +171,15 @@ def _check_arguments(made: Any, known: set[str], own: set[str], who: str) -> Non
                 f"{who}: its constructor takes {one.name!r}; it is given"
                 f" {f'{given}, by their names' if given else 'nothing'}"
             )
+
+
+def _check_call(function: Any, given: Sequence[str], who: str) -> None:
+    try:
+        inspect.signature(function).bind(*given)
+    except TypeError as error:
+        raise AblateError(
+            f"{who} is called with {', '.join(given)}, in this order: {error}"
+        ) from None
 
 
 def construct(made: Any, config: Config, **given: Any) -> Any:

@@ -14,6 +14,7 @@ class Schedule(Component):
     factors = ("schedule",)
     adapter = "ablate.train.schedule:Given"
     plain_hooks = ()
+    called_with = ("step", "steps", "warmup")
 
     def make(self) -> Any:
         """Return the share of the peak rate as a function of step, steps and warm-up."""

@@ -176,8 +176,7 @@ def alone(config: RunConfig) -> str:
     from ablate.model.trial import packed, works
 
     layers = {"n_layer": 1} if config.part("architecture").of_blocks else {}
-    fewer = {"dropout": 0.0, "batch_tokens": 2 * config.n_ctx}
-    few = config.model_copy(update=layers | fewer)
+    few = config.model_copy(update=layers | {"batch_tokens": 2 * config.n_ctx})
     if _built(few).n_params > LARGEST:
         return "too large to be tried on this host"
     if broken := works(few):

@@ -138,7 +138,8 @@ def deterministic(config: RunConfig) -> str:
         if not torch.equal(first, again):
             return (
                 f"{_parts(config)}: a second call returns other numbers: it keeps state, or draws"
-                " random numbers, such as a dropout of its own; use the run's `dropout`"
+                " random numbers, such as a dropout of its own; the run's `dropout` acts on"
+                " ablate's own blocks"
             )
         if not all(map(torch.equal, kept, model.buffers())):
             return f"{_parts(config)}: a call changes its buffers, which no checkpoint keeps"

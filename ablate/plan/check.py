@@ -9,10 +9,10 @@ from typing import Any
 
 from ablate import metrics
 from ablate.components import CATALOGUE
+from ablate.config import meaningful
 from ablate.errors import AblateError, written
 from ablate.evaluation import LABELLED, PROBE_SPAN, Evaluation, copied, n_scored
 from ablate.plan.model import Cell, Contrast, Text
-from ablate.plan.resolve import meaningful
 from ablate.plan.where import where
 from ablate.study import Study
 from ablate.study.names import OF_TABLE

@@ -71,7 +71,11 @@ def fit_d_mlp(config: RunConfig, target: float, quantity: str) -> RunConfig | No
     first = measure(with_d_mlp(config, 1), quantity)
     more = measure(with_d_mlp(config, 2), quantity) - first
     if more == 0:
-        raise AblateError(f"[match]: the size of mlp = {config.mlp!r} does not depend on d_mlp")
+        factor = "mlp" if config.part("architecture").of_blocks else "architecture"
+        raise AblateError(
+            f"[match]: the size of {config.part(factor).called(config)} does not depend on d_mlp;"
+            ' match training instead: flops = true, by = "steps"'
+        )
     exact = 1 + (target - first) / more
     for step in (8, 4, 2):
         fitted = with_d_mlp(config, max(step, step * round(exact / step)))

@@ -9,7 +9,7 @@ from typing import Any
 from ablate import text
 from ablate.code import Code
 from ablate.components import CATALOGUE
-from ablate.config import RunConfig, field_info
+from ablate.config import RunConfig, meaningful
 from ablate.errors import AblateError
 from ablate.kinds import Run, kind
 from ablate.plan.ladder import solve
@@ -24,17 +24,6 @@ from ablate.text import corpora, describe, pairs, tokenizers
 # of English with a vocabulary of some thousand pieces; for estimates
 BYTES_PER_TOKEN = 4.0
 _TRIED = 1 << 26  # bytes of text up to which a tokenizer from a file is tried on all of it
-
-
-def meaningful(name: str, fields: Fields) -> bool:
-    """Return whether a field has an effect with the other fields (`Factor.needs`)."""
-    row = CATALOGUE.get(name)
-    if row is None or not row.needs:
-        return True
-    return any(
-        fields.get(other, field_info(other).default) in levels
-        for other, levels in row.needs.items()
-    )
 
 
 @dataclass

@@ -10,9 +10,8 @@ import pandas as pd
 from ablate import references
 from ablate.components import CATALOGUE, Factor
 from ablate.components.presets import PRESET, PRESETS
-from ablate.config import field_info
+from ablate.config import field_info, meaningful
 from ablate.metrics import METRICS
-from ablate.plan.resolve import meaningful
 from ablate.report.data import ReportData
 from ablate.report.document import Section
 from ablate.text.labels import LABELS

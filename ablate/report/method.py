@@ -21,11 +21,10 @@ from ablate.analysis.records import (
 )
 from ablate.code import short
 from ablate.components import CATALOGUE
-from ablate.config import field_info
+from ablate.config import field_info, meaningful
 from ablate.evaluation import Evaluation
 from ablate.formats import without_folders
 from ablate.plan.commands import deciding
-from ablate.plan.resolve import meaningful
 from ablate.report.data import ReportData
 from ablate.report.labels import sentence
 from ablate.study.design import PARTWISE

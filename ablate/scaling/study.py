@@ -90,6 +90,12 @@ def of_study(
         raise AblateError(
             "no compared run has completed its schedule with a finite loss: there is nothing to fit"
         )
+    if not own and count != "total" and good["n_params_body"].isna().any():
+        whole = good[good["n_params_body"].isna()]["cell"].unique()
+        raise AblateError(
+            f"the body of {listed(whole)} is unknown, as that of every whole model of one's own;"
+            " count all parameters: --count total"
+        )
     return Losses(
         loss=good["metric"].to_numpy(float),
         columns=(
