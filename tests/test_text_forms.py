@@ -330,6 +330,47 @@ def test_rows_that_are_one_line_each_are_documents_and_the_reader_is_told(tmp_pa
     assert [line.strip("\f") for line in train + held_out] == reviews
 
 
+REVIEWS = [f"It was {n} times as good as the last one, and as long." for n in range(300)]
+
+
+@pytest.mark.parametrize(
+    ("form", "end", "empty"),
+    [
+        ("jsonl", "", None),
+        ("jsonl", "\n", None),
+        ("jsonl", "", ""),
+        ("parquet", "", None),
+        ("parquet", "\n", None),
+        ("parquet", "", ""),
+        ("csv", "", ""),
+    ],
+)
+def test_documents_of_one_line_are_not_joined_where_some_rows_are_empty(
+    tmp_path: Path, form: str, end: str, empty: str | None
+) -> None:
+    rows = [one + end for one in REVIEWS]
+    for at in range(0, 400, 4):
+        rows.insert(at, empty)
+    (tmp_path / f"a.{form}").write_bytes(PLAIN[form](rows))
+    (tmp_path / "b.txt").write_text("\f".join(REVIEWS))
+    found = corpora.find(f"a.{form}", tmp_path)
+    assert found.hash == corpora.find("b.txt", tmp_path).hash
+    assert (found.n_documents, found.n_without_text) == (300, 100)
+
+
+@pytest.mark.parametrize("signs", ["ends, blank", "ends, heading", "blank, heading"])
+def test_lines_of_running_text_are_known_by_two_signs(tmp_path: Path, signs: str) -> None:
+    lines = [row.strip() for row in ARTICLES["train"].splitlines()]
+    lines = [row for row in lines if row or "blank" in signs]
+    if "heading" not in signs:
+        lines = [row for row in lines if not row.startswith("=")]
+    end = "\n" if "ends" in signs else ""
+    (tmp_path / "a.jsonl").write_bytes(as_jsonl([f" {row} {end}" if row else "" for row in lines]))
+    found = corpora.find("a.jsonl", tmp_path)
+    assert "joined" in found.rows
+    assert found.n_documents == (30 if "heading" in signs else 1)
+
+
 def test_names_of_few_files_are_no_split_and_half_a_split_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "essays"
     folder.mkdir()

@@ -26,7 +26,7 @@ from ablate.text.sources import Source
 NAMED = ("austen", "sotu", *sources.PAIRS, "debian-docs")
 # endings of files that are suggested instead of a missing one
 TEXTS = (".txt", ".md", ".rst", ".gz", ".xz", ".zst", ".jsonl", ".csv", ".tsv", ".parquet")
-_FORMAT = 6  # raised when a corpus is read or split differently
+_FORMAT = 7  # raised when a corpus is read or split differently
 _SETTLED = 2.0  # seconds after which a next change of a file changes its modification time
 _BLOCK, _BLOCKS = 1 << 12, 16  # bytes of a block, and blocks of a file, that tell it from another
 _CHUNK = 1 << 20
