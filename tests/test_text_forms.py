@@ -18,7 +18,7 @@ import pytest
 
 from ablate import text
 from ablate.errors import AblateError
-from ablate.text import Tokens, corpora, describe, tokenizers
+from ablate.text import Tokens, corpora, describe, files, tokenizers
 from ablate.text.corpora import Corpus
 from ablate.text.options import DEFAULT, Reading, spec
 
@@ -674,14 +674,100 @@ def test_every_encoding_of_a_text_is_the_text(
         assert raw[0].startswith(written.encode(encoding)[:100])
 
 
+GERMAN = [f"Schöne Grüße über die Straße, ärgerlich für Käthe, Zeile {n}." for n in range(300)]
+GERMAN[200] += " Und noch @ ber."  # the place of a bad byte
+
+
+def rows_of(lines: list[str]) -> str:
+    return "\n".join(json.dumps({"text": line}, ensure_ascii=False) for line in lines)
+
+
+@pytest.mark.parametrize("said", ["", "utf-8"])
+@pytest.mark.parametrize(
+    ("form", "write", "line"),
+    [
+        ("txt", "\f\n".join, 201),
+        ("txt.gz", "\f\n".join, 201),
+        ("jsonl", rows_of, 201),
+        ("csv", lambda lines: '"\n"'.join(['"text', *lines]) + '"', 202),
+        ("mark.txt", lambda lines: "\ufeff" + "\f\n".join(lines), 201),
+    ],
+    ids=["txt", "txt.gz", "jsonl", "csv", "mark"],
+)
+def test_a_bad_byte_in_utf8_costs_one_character_and_is_named(
+    tmp_path: Path, form: str, write: Callable[[list[str]], str], line: int, said: str
+) -> None:
+    (tmp_path / "plain.txt").write_text("\f".join(GERMAN).replace("@", "\ufffd"))
+    (tmp_path / "texts").mkdir()
+    written = write(GERMAN).encode().replace(b"@", b"\xfc")
+    path = tmp_path / "texts" / f"a.{form}"
+    path.write_bytes(gzip.compress(written) if form.endswith("gz") else written)
+    other = tmp_path / "texts" / f"b.{form}"  # without a fault, and not named
+    other.write_bytes(gzip.compress(b"") if form.endswith("gz") else b"")
+    found = corpora.find("texts", tmp_path, Reading(encoding=said))
+    assert found.hash == corpora.find("plain.txt", tmp_path).hash
+    assert found.mended[files.REPLACED] == 1
+    assert found.mended_in[files.REPLACED] == f"a.{form} from line {line}"
+    said_of = describe.warnings(found, describe.describe(found))
+    assert any(f"a.{form} from line {line}" in one for one in said_of)
+
+
+def test_files_that_are_cut_inside_a_character_are_named_first_ones_and_a_count(
+    tmp_path: Path,
+) -> None:
+    for number, one in enumerate(GERMAN[:100]):
+        cut = one.partition("ärgerlich")[0].encode() + "ä".encode()[:1]
+        (tmp_path / f"{number:02d}.txt").write_bytes(cut if number % 10 == 3 else one.encode())
+    found = corpora.find(".", tmp_path)
+    assert found.n_documents == 100 and found.mended == {files.REPLACED: 10}
+    assert found.mended_in[files.REPLACED] == (
+        "03.txt from line 1, 13.txt from line 1, 23.txt from line 1 and 7 more"
+    )
+
+
+def test_utf16_that_is_cut_and_text_with_replaced_characters_of_its_own(tmp_path: Path) -> None:
+    whole = "\ufffd\r\n".join(GERMAN)
+    (tmp_path / "plain.txt").write_text(whole.replace("\r\n", "\n")[:-1] + "\ufffd")
+    for encoding in ("utf-16", "utf-16-be"):
+        (tmp_path / "a.txt").write_bytes(whole.encode(encoding)[:-1])
+        found = corpora.find("a.txt", tmp_path)
+        assert found.hash == corpora.find("plain.txt", tmp_path).hash
+        assert found.mended[files.REPLACED] == 1 and found.mended["line ends of Windows"] == 1
+
+
+@pytest.mark.parametrize("said", ["", "utf-8"])
+def test_a_text_of_which_much_is_in_another_encoding_is_refused(tmp_path: Path, said: str) -> None:
+    halves = "\n".join(GERMAN).encode() + b"\n" + "\n".join(GERMAN).encode("cp1252")
+    (tmp_path / "a.txt").write_bytes(halves)
+    with pytest.raises(AblateError, match=r"a.txt is not text in .* utf-8: .* line 301; convert"):
+        corpora.find("a.txt", tmp_path, Reading(encoding=said))
+
+
+def test_rows_of_parquet_may_hold_a_bad_byte(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    (tmp_path / "plain.txt").write_text("\f".join(GERMAN).replace("@", "\ufffd"))
+    raw = pyarrow.array([one.encode().replace(b"@", b"\xfc") for one in GERMAN] + [None])
+    unchecked = pyarrow.Array.from_buffers(pyarrow.string(), len(raw), raw.buffers())
+    parquet.write_table(pyarrow.table({"text": unchecked}), tmp_path / "a.parquet")
+    found = corpora.find("a.parquet", tmp_path)
+    assert found.hash == corpora.find("plain.txt", tmp_path).hash
+    assert found.mended_in == {files.REPLACED: "a.parquet from row 201"}
+    assert found.n_without_text == 1
+
+
 def test_an_encoding_is_named_where_the_guess_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(("zażółć gęślą jaźń " * 60).encode("iso8859-2"))
     corpus = corpora.find("a.txt", tmp_path, Reading(encoding="iso8859-2"))
     assert content(corpus)[0].decode().startswith("zażółć gęślą jaźń")
     with pytest.raises(AblateError, match="encoding = 'utf-9': there is no such encoding"):
         corpora.find("a.txt", tmp_path, Reading(encoding="utf-9"))
-    with pytest.raises(AblateError, match=r"a.txt is not text in the encoding utf-8"):
-        corpora.find("a.txt", tmp_path, Reading(encoding="utf-8"))
+    with pytest.raises(AblateError, match=r"encoding = 'base64': there is no such encoding"):
+        corpora.find("a.txt", tmp_path, Reading(encoding="base64"))
+    for name in ("utf-8", "utf-16"):
+        with pytest.raises(AblateError, match=rf"a.txt is not text in the encoding {name}"):
+            corpora.find("a.txt", tmp_path, Reading(encoding=name))
 
 
 def test_line_ends_are_kept_where_the_study_says_so(tmp_path: Path) -> None:

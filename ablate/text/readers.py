@@ -106,7 +106,7 @@ def _parquet(path: Path, reading: Reading, mended: Mended) -> Rows:
         column = _text_column(path, table.schema_arrow, reading.field)
         mended.fields[column] = None
         batches = table.iter_batches(columns=[column], batch_size=_AT_ONCE)
-        yield from _of_arrays((batch.column(0) for batch in batches), reading, mended)
+        yield from _of_arrays(path, (batch.column(0) for batch in batches), reading, mended)
 
 
 def _arrow(path: Path, reading: Reading, mended: Mended) -> Rows:
@@ -127,7 +127,7 @@ def _arrow(path: Path, reading: Reading, mended: Mended) -> Rows:
             for batch in batches
             for start in range(0, batch.num_rows, _AT_ONCE)
         )
-        yield from _of_arrays(parts, reading, mended)
+        yield from _of_arrays(path, parts, reading, mended)
 
 
 FORMATS = {
@@ -261,7 +261,7 @@ def read(
     if not like:
         for origin, text in rows:
             mended.n_without_text += not text.strip()
-            content = _clean(text, reading, mended)
+            content = _clean(text, reading, mended, origin)
             yield from documents(content, origin)
         return
     with files.spooled(_joined(rows, reading, mended)) as buffer:
@@ -354,25 +354,25 @@ def _beginning(rows: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 def _joined(rows: Iterator[tuple[str, str]], reading: Reading, mended: Mended) -> Iterator[bytes]:
     """Yield the text whose lines the rows are; a heading of WikiText begins a document."""
-    for _, text in rows:
-        line = _clean(text, reading, mended)
+    for origin, text in rows:
+        line = _clean(text, reading, mended, origin)
         if _is_heading(text):
             yield SEPARATOR
         yield line if line.endswith(b"\n") else line + b"\n"
 
 
-def _clean(text: str, reading: Reading, mended: Mended) -> bytes:
+def _clean(text: str, reading: Reading, mended: Mended, origin: str) -> bytes:
     """Return the bytes of a row's text, mended as a file's are."""
     if text[:1] == "\ufeff":
         text = text[1:]
-        mended["byte order mark"] += 1
+        mended.add("byte order mark", origin)
     if reading.line_ends == "lf" and "\r\n" in text:
         text = text.replace("\r\n", "\n")
-        mended["line ends of Windows"] += 1
+        mended.add("line ends of Windows", origin)
     try:
         return text.encode()
     except UnicodeEncodeError:  # half of a pair of surrogates, as JSON may have
-        mended["half characters"] += 1
+        mended.add("half characters", origin)
         return text.encode(errors="replace")
 
 
@@ -487,10 +487,24 @@ def _text_column(path: Path, schema: Any, field: str) -> str:
     return field
 
 
-def _of_arrays(arrays: Iterable[Any], reading: Reading, mended: Mended) -> Rows:
+def _of_arrays(path: Path, arrays: Iterable[Any], reading: Reading, mended: Mended) -> Rows:
     """Yield the texts of arrays of pyarrow; those without text as `_filled` does."""
+    before = 0
     for array in arrays:
-        yield from _filled(array.to_pylist(), reading, mended)
+        try:
+            texts = array.to_pylist()
+        except UnicodeDecodeError:  # the library writes and reads bytes that are no UTF-8
+            texts = [
+                None if (whole := one.as_buffer()) is None else whole.to_pybytes()
+                for one in array.cast("large_string")
+            ]
+            for row, text in enumerate(texts, before + 1):
+                if text is not None:
+                    texts[row - before - 1], n = files.as_utf8(text)
+                    if n:
+                        mended.add(files.REPLACED, path, n, f" from row {row:,}")
+        before += len(texts)
+        yield from _filled(texts, reading, mended)
 
 
 def _filled(texts: Iterable[str | None], reading: Reading, mended: Mended) -> Rows:
