@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
+import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -18,13 +20,15 @@ import train_helpers
 from cli_helpers import Run
 from report_study import svg_only  # noqa: F401
 
-from ablate import load_model, metrics, outside, text
+from ablate import findings, load_model, metrics, outside, text
+from ablate.analysis.records import LossyTokenizer
 from ablate.code import of_text
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.plan import plan
+from ablate.study import load
 from ablate.study.parse import parse
 from ablate.text import corpora, tokenizers
 from ablate.text.tokenizers import Library
@@ -489,6 +493,52 @@ def test_trials_of_a_tokenizer() -> None:
         for name in ("own_bytes", "words")
     }
     assert verdicts == {"own_bytes": {"round trip"}, "words": set()}
+
+
+CHANGED = {  # of as many bytes as the text, or nearly
+    "lower": "text.lower()",
+    "digits": "''.join('0' if c in '123456789' else c for c in text)",
+    "accents": "text.replace('é', 'e').replace('ü', 'u')",
+}
+
+
+@pytest.mark.parametrize("name", ["", *CHANGED])
+def test_tokens_know_how_much_of_the_text_they_hold(cache: Path, name: str) -> None:
+    documents = [f"In {n} Müller {hashlib.sha256(bytes([n])).hexdigest()} café." for n in range(90)]
+    (cache / "a.txt").write_text("\f".join(documents))
+    changed = f"list({CHANGED[name]}.encode())" if name else "list(text.encode())"
+    outside.use([of_text("own.py", TOKENIZERS.replace("list(text.encode())", changed, 1))])
+    corpus = corpora.find("a.txt", cache)
+    own, byte = (
+        text.of(corpus, tokenizers.describe(one, corpus, cache)) for one in ("own_bytes", "byte")
+    )
+    held_out = bytes(byte.held_out).decode().split("\f")[:-1]
+    parts = [part for one in held_out for part in re.findall(r"\w+|\W", one)]
+    wrong = {"lower": r".*[A-Z]", "digits": r".*[1-9]", "accents": r".*[éü]"}.get(name, r"$^")
+    n = sum(bool(re.match(wrong, part)) for part in parts)
+    assert own.text_kept == pytest.approx(1 - n / len(parts))
+    assert set(own.lost) - {"byte_coverage"} == ({"text_kept"} if name else set())
+    assert byte.lost == {}
+
+
+@pytest.mark.usefixtures("svg_only")
+@pytest.mark.usefixtures("in_process")
+def test_plan_and_report_name_a_tokenizer_that_changes_the_text(
+    ablate: Run, tmp_path: Path
+) -> None:
+    lossy = TOKENIZERS.replace("list(text.encode())", "list(text.lower().encode())", 1)
+    (tmp_path / "my_tokenizers.py").write_text(lossy)
+    (tmp_path / "mine.toml").write_text(beside(tmp_path, WITH_TOKENIZERS))
+    (note,) = (one for one in plan(load("mine.toml")).notes if "bits_per_byte" in one)
+    assert note.startswith("tokenizer = 'own_bytes' ") and "not comparable" in note
+    _, out, error = ablate("run", "mine.toml")
+    assert "mine: 6 complete" in out, error
+    (found,) = findings("mine", "results/ablate.db").of(LossyTokenizer)
+    assert (found.tokenizer, found.byte_coverage) == ("own_bytes", 1)
+    assert 0.8 < found.text_kept < 0.99
+    assert ablate("report", "mine")[0] == 0
+    page = (tmp_path / "results" / "mine" / "report.md").read_text().replace("\\", "")
+    assert "Warning: the tokenizer own_bytes loses text" in " ".join(page.split())
 
 
 def test_documents_are_told_apart_by_a_token_of_ones_own(cache: Path) -> None:

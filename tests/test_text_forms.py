@@ -18,7 +18,7 @@ import pytest
 
 from ablate import text
 from ablate.errors import AblateError
-from ablate.text import Tokens, corpora, describe, tokenizers
+from ablate.text import Tokens, corpora, describe, files, tokenizers
 from ablate.text.corpora import Corpus
 from ablate.text.options import DEFAULT, Reading, spec
 
@@ -330,6 +330,47 @@ def test_rows_that_are_one_line_each_are_documents_and_the_reader_is_told(tmp_pa
     assert [line.strip("\f") for line in train + held_out] == reviews
 
 
+REVIEWS = [f"It was {n} times as good as the last one, and as long." for n in range(300)]
+
+
+@pytest.mark.parametrize(
+    ("form", "end", "empty"),
+    [
+        ("jsonl", "", None),
+        ("jsonl", "\n", None),
+        ("jsonl", "", ""),
+        ("parquet", "", None),
+        ("parquet", "\n", None),
+        ("parquet", "", ""),
+        ("csv", "", ""),
+    ],
+)
+def test_documents_of_one_line_are_not_joined_where_some_rows_are_empty(
+    tmp_path: Path, form: str, end: str, empty: str | None
+) -> None:
+    rows = [one + end for one in REVIEWS]
+    for at in range(0, 400, 4):
+        rows.insert(at, empty)
+    (tmp_path / f"a.{form}").write_bytes(PLAIN[form](rows))
+    (tmp_path / "b.txt").write_text("\f".join(REVIEWS))
+    found = corpora.find(f"a.{form}", tmp_path)
+    assert found.hash == corpora.find("b.txt", tmp_path).hash
+    assert (found.n_documents, found.n_without_text) == (300, 100)
+
+
+@pytest.mark.parametrize("signs", ["ends, blank", "ends, heading", "blank, heading"])
+def test_lines_of_running_text_are_known_by_two_signs(tmp_path: Path, signs: str) -> None:
+    lines = [row.strip() for row in ARTICLES["train"].splitlines()]
+    lines = [row for row in lines if row or "blank" in signs]
+    if "heading" not in signs:
+        lines = [row for row in lines if not row.startswith("=")]
+    end = "\n" if "ends" in signs else ""
+    (tmp_path / "a.jsonl").write_bytes(as_jsonl([f" {row} {end}" if row else "" for row in lines]))
+    found = corpora.find("a.jsonl", tmp_path)
+    assert "joined" in found.rows
+    assert found.n_documents == (30 if "heading" in signs else 1)
+
+
 def test_names_of_few_files_are_no_split_and_half_a_split_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "essays"
     folder.mkdir()
@@ -633,14 +674,100 @@ def test_every_encoding_of_a_text_is_the_text(
         assert raw[0].startswith(written.encode(encoding)[:100])
 
 
+GERMAN = [f"Schöne Grüße über die Straße, ärgerlich für Käthe, Zeile {n}." for n in range(300)]
+GERMAN[200] += " Und noch @ ber."  # the place of a bad byte
+
+
+def rows_of(lines: list[str]) -> str:
+    return "\n".join(json.dumps({"text": line}, ensure_ascii=False) for line in lines)
+
+
+@pytest.mark.parametrize("said", ["", "utf-8"])
+@pytest.mark.parametrize(
+    ("form", "write", "line"),
+    [
+        ("txt", "\f\n".join, 201),
+        ("txt.gz", "\f\n".join, 201),
+        ("jsonl", rows_of, 201),
+        ("csv", lambda lines: '"\n"'.join(['"text', *lines]) + '"', 202),
+        ("mark.txt", lambda lines: "\ufeff" + "\f\n".join(lines), 201),
+    ],
+    ids=["txt", "txt.gz", "jsonl", "csv", "mark"],
+)
+def test_a_bad_byte_in_utf8_costs_one_character_and_is_named(
+    tmp_path: Path, form: str, write: Callable[[list[str]], str], line: int, said: str
+) -> None:
+    (tmp_path / "plain.txt").write_text("\f".join(GERMAN).replace("@", "\ufffd"))
+    (tmp_path / "texts").mkdir()
+    written = write(GERMAN).encode().replace(b"@", b"\xfc")
+    path = tmp_path / "texts" / f"a.{form}"
+    path.write_bytes(gzip.compress(written) if form.endswith("gz") else written)
+    other = tmp_path / "texts" / f"b.{form}"  # without a fault, and not named
+    other.write_bytes(gzip.compress(b"") if form.endswith("gz") else b"")
+    found = corpora.find("texts", tmp_path, Reading(encoding=said))
+    assert found.hash == corpora.find("plain.txt", tmp_path).hash
+    assert found.mended[files.REPLACED] == 1
+    assert found.mended_in[files.REPLACED] == f"a.{form} from line {line}"
+    said_of = describe.warnings(found, describe.describe(found))
+    assert any(f"a.{form} from line {line}" in one for one in said_of)
+
+
+def test_files_that_are_cut_inside_a_character_are_named_first_ones_and_a_count(
+    tmp_path: Path,
+) -> None:
+    for number, one in enumerate(GERMAN[:100]):
+        cut = one.partition("ärgerlich")[0].encode() + "ä".encode()[:1]
+        (tmp_path / f"{number:02d}.txt").write_bytes(cut if number % 10 == 3 else one.encode())
+    found = corpora.find(".", tmp_path)
+    assert found.n_documents == 100 and found.mended == {files.REPLACED: 10}
+    assert found.mended_in[files.REPLACED] == (
+        "03.txt from line 1, 13.txt from line 1, 23.txt from line 1 and 7 more"
+    )
+
+
+def test_utf16_that_is_cut_and_text_with_replaced_characters_of_its_own(tmp_path: Path) -> None:
+    whole = "\ufffd\r\n".join(GERMAN)
+    (tmp_path / "plain.txt").write_text(whole.replace("\r\n", "\n")[:-1] + "\ufffd")
+    for encoding in ("utf-16", "utf-16-be"):
+        (tmp_path / "a.txt").write_bytes(whole.encode(encoding)[:-1])
+        found = corpora.find("a.txt", tmp_path)
+        assert found.hash == corpora.find("plain.txt", tmp_path).hash
+        assert found.mended[files.REPLACED] == 1 and found.mended["line ends of Windows"] == 1
+
+
+@pytest.mark.parametrize("said", ["", "utf-8"])
+def test_a_text_of_which_much_is_in_another_encoding_is_refused(tmp_path: Path, said: str) -> None:
+    halves = "\n".join(GERMAN).encode() + b"\n" + "\n".join(GERMAN).encode("cp1252")
+    (tmp_path / "a.txt").write_bytes(halves)
+    with pytest.raises(AblateError, match=r"a.txt is not text in .* utf-8: .* line 301; convert"):
+        corpora.find("a.txt", tmp_path, Reading(encoding=said))
+
+
+def test_rows_of_parquet_may_hold_a_bad_byte(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    (tmp_path / "plain.txt").write_text("\f".join(GERMAN).replace("@", "\ufffd"))
+    raw = pyarrow.array([one.encode().replace(b"@", b"\xfc") for one in GERMAN] + [None])
+    unchecked = pyarrow.Array.from_buffers(pyarrow.string(), len(raw), raw.buffers())
+    parquet.write_table(pyarrow.table({"text": unchecked}), tmp_path / "a.parquet")
+    found = corpora.find("a.parquet", tmp_path)
+    assert found.hash == corpora.find("plain.txt", tmp_path).hash
+    assert found.mended_in == {files.REPLACED: "a.parquet from row 201"}
+    assert found.n_without_text == 1
+
+
 def test_an_encoding_is_named_where_the_guess_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(("zażółć gęślą jaźń " * 60).encode("iso8859-2"))
     corpus = corpora.find("a.txt", tmp_path, Reading(encoding="iso8859-2"))
     assert content(corpus)[0].decode().startswith("zażółć gęślą jaźń")
     with pytest.raises(AblateError, match="encoding = 'utf-9': there is no such encoding"):
         corpora.find("a.txt", tmp_path, Reading(encoding="utf-9"))
-    with pytest.raises(AblateError, match=r"a.txt is not text in the encoding utf-8"):
-        corpora.find("a.txt", tmp_path, Reading(encoding="utf-8"))
+    with pytest.raises(AblateError, match=r"encoding = 'base64': there is no such encoding"):
+        corpora.find("a.txt", tmp_path, Reading(encoding="base64"))
+    for name in ("utf-8", "utf-16"):
+        with pytest.raises(AblateError, match=rf"a.txt is not text in the encoding {name}"):
+            corpora.find("a.txt", tmp_path, Reading(encoding=name))
 
 
 def test_line_ends_are_kept_where_the_study_says_so(tmp_path: Path) -> None:

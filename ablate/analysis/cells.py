@@ -20,6 +20,21 @@ from ablate.analysis.paired import split
 COPIES = 0.5
 
 
+def lossy(data: StudyData) -> Iterator[records.LossyTokenizer]:
+    """Yield the tokenizers whose runs recorded that they lose text, in a study by bits per byte."""
+    if data.study.metric != "bits_per_byte":
+        return
+    of_run = dict(zip(data.good["run"], data.good["tokenizer"], strict=True))
+    found = data.finals[data.finals["name"].isin(metrics.LOSSY) & data.finals["run"].isin(of_run)]
+    for tokenizer, part in found.groupby(found["run"].map(of_run), sort=True):
+        lost = dict(zip(part["name"], part["value"], strict=True))
+        yield records.LossyTokenizer(
+            tokenizer=str(tokenizer),
+            byte_coverage=float(lost.get("byte_coverage", 1.0)),
+            text_kept=float(lost.get("text_kept", 1.0)),
+        )
+
+
 def untrained(data: StudyData) -> Iterator[records.Untrained]:
     """Yield the cells with runs that did not learn beyond token frequencies."""
     runs = paired.near_unigram(data.finals, data.compared)

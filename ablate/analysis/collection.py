@@ -133,6 +133,7 @@ def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
     yield from contrasts.changes(data)
     yield from cells.untrained(data)
     yield from cells.seed_groups(data)
+    yield from cells.lossy(data)
     yield from own.thresholds(data)
     yield from own.same_seeds(data)
     yield from own.partly_reported(data)

@@ -525,6 +525,22 @@ class SameSeeds(OfCell):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossyTokenizer(Finding):
+    """A tokenizer that loses text, in a study by bits per byte.
+
+    Attributes:
+        tokenizer: Its name.
+        byte_coverage: Bytes that its tokens encode per byte of held-out text; 1 where about all.
+        text_kept: Share of the words and signs of held-out text that they hold; 1 where about all.
+    """
+
+    kind: ClassVar[str] = "lossy-tokenizer"
+    tokenizer: str
+    byte_coverage: float
+    text_kept: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartlyReported(Finding):
     """A number that only some of a script's completed runs reported.
 

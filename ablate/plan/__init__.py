@@ -97,7 +97,7 @@ def _derive(study: Study, built: Built, decisions: Sequence[Decision], tried: Tr
         about=built.about,
         code=built.code,
         confounds=confounds(study, cells, compared, tuning.groups),
-        notes=tuple(of_kind.notes(study, cells)),
+        notes=tuple(of_kind.notes(study, cells, built.texts)),
         excluded=built.excluded,
         too_long=built.too_long,
     )

@@ -200,7 +200,7 @@ def _check_words(command: Command, *, revisions: bool) -> None:
         return
 
 
-def notes(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
+def notes(study: Study, cells: Sequence[Cell], texts: Sequence[Text]) -> Iterator[str]:
     """Yield that the command line does not have the seed, where it does not."""
     assert study.command
     if not {"seed", "fields", "init_seed"} & set(placeholders(study.command.words)):

@@ -313,7 +313,7 @@ def shared_rate(cells: Sequence[Cell]) -> Iterator[Confound]:
         yield Confound("learning rate", "", text)
 
 
-def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
+def notes(study: Study, cells: Sequence[Cell], texts: Sequence[Text]) -> tuple[str, ...]:
     """Return sentences about the pre-trained runs, and how many parameters are trained."""
     pretrained = parents(cells)
     alike: dict[int, list[str]] = {}
@@ -325,7 +325,7 @@ def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
         for n, found in alike.items()
     ]
     trained = [f"Parameters trained on the task: {listed(each)}"] if each else []
-    return (*trained, *of_transformers.notes(study, pretrained))
+    return (*trained, *of_transformers.notes(study, pretrained, texts))
 
 
 def parents(cells: Sequence[Cell]) -> tuple[Cell, ...]:

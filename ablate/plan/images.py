@@ -143,6 +143,6 @@ def of_pairs(study: Study, pairs: Sequence[tuple[Cell, Cell]]) -> Iterator[Confo
             )
 
 
-def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
+def notes(study: Study, cells: Sequence[Cell], texts: Sequence[Text]) -> tuple[str, ...]:
     """Return sentences about cells of the study."""
     return of_transformers.of_all(study, cells)

@@ -23,7 +23,7 @@ class Planning:
         complaints: Study, cells, contrasts and texts → why the study is refused, as lines.
         confounds: Study, and each compared cell with its baseline → what is particular to the kind.
         shared_rate: Cells of a study that tunes nothing → whether they share a learning rate.
-        notes: Study and cells → sentences for the reader of the plan.
+        notes: Study, cells and texts → sentences for the reader of the plan.
         measured: A plan → the plan with what its evaluation leaves open.
     """
 
@@ -33,7 +33,7 @@ class Planning:
     ]
     confounds: Callable[[Study, Sequence[tuple[Cell, Cell]]], Iterable[Confound]]
     shared_rate: Callable[[Sequence[Cell]], Iterable[Confound]]
-    notes: Callable[[Study, Sequence[Cell]], Iterable[str]]
+    notes: Callable[[Study, Sequence[Cell], Sequence[Text]], Iterable[str]]
     measured: Callable[[Plan], Plan]
 
 
@@ -75,7 +75,7 @@ PLANNING = {
         complaints=lambda study, cells, compared, texts: (),
         confounds=lambda study, pairs: (),
         shared_rate=lambda cells: (),
-        notes=lambda study, cells: (),
+        notes=lambda study, cells, texts: (),
         measured=lambda plan: plan,
     ),
 }

@@ -6,19 +6,24 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from ablate import sizes
-from ablate.plan.model import Cell
+from ablate.plan.model import Cell, Text
 from ablate.plan.where import of_cell
 from ablate.study import Study
+from ablate.text import text_kept
+from ablate.text.tokens import LOST_BYTES, LOST_TEXT
 from ablate.units import count, listed
 
 FEW = 50  # steps below which a run has learnt little beyond token frequencies
-# a tokenizer that loses more than this share of a text's bytes is lossy; separators lose less
-LOST = 0.02
 
 
-def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
+def notes(study: Study, cells: Sequence[Cell], texts: Sequence[Text]) -> tuple[str, ...]:
     """Return sentences about cells of the study."""
-    return (*_undefined(study, cells), *_whole(study, cells), *_lossy(cells), *of_all(study, cells))
+    return (
+        *_undefined(study, cells),
+        *_whole(study, cells),
+        *_lossy(cells, texts),
+        *of_all(study, cells),
+    )
 
 
 def of_all(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
@@ -84,16 +89,32 @@ def _whole(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
             )
 
 
-def _lossy(cells: Sequence[Cell]) -> Iterator[str]:
-    """Tokenizers that lose text, which makes bits per byte too low."""
-    for tokenizer, byte_coverage in dict.fromkeys(
-        (cell.config.tokenizer, cell.byte_coverage) for cell in cells
+def _lossy(cells: Sequence[Cell], texts: Sequence[Text]) -> Iterator[str]:
+    """Tokenizers that lose text, which makes bits per byte too low; of those with known tokens."""
+    kept = {
+        (one.corpus.hash, one.tokenizer.hash): text_kept(one.corpus, one.tokenizer) for one in texts
+    }
+    for tokenizer, byte_coverage, share in dict.fromkeys(
+        (
+            cell.config.tokenizer,
+            cell.byte_coverage,
+            kept.get((cell.config.corpus_hash, cell.config.tokenizer_hash), 1.0),
+        )
+        for cell in cells
     ):
-        if abs(byte_coverage - 1) > LOST:
-            yield (
-                f"tokenizer = {tokenizer!r} decodes to {byte_coverage:.0%} of the bytes it reads,"
-                " so its bits_per_byte is not comparable with that of a lossless tokenizer"
+        if abs(byte_coverage - 1) > LOST_BYTES:
+            what = f"decodes to {byte_coverage:.0%} of the bytes it reads"
+        elif 1 - share > LOST_TEXT:
+            what = (
+                f"decodes to a text in which {100 * (1 - share):.2g}% of the words and signs"
+                " that it reads are others or missing"
             )
+        else:
+            continue
+        yield (
+            f"tokenizer = {tokenizer!r} {what}, so its bits_per_byte is not comparable with that"
+            " of a lossless tokenizer"
+        )
 
 
 def _scores(cells: Sequence[Cell]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import math
 
 from ablate.analysis.paired import split
 from ablate.analysis.records import (
+    LossyTokenizer,
     Mismatch,
     Multiplicity,
     NoFailures,
@@ -40,6 +41,7 @@ def fairness(data: ReportData) -> list[str]:
         *masked.sentences(data),
         *(say("seed_count", one, data.labels) for one in data.findings.of(SeedCount)),
         *(say("same_seeds", one, data.study.kind) for one in data.findings.of(SameSeeds)),
+        *(say("lossy_tokenizer", one) for one in data.findings.of(LossyTokenizer)),
         *(say("partly_reported", one) for one in data.findings.of(PartlyReported)),
         *(say("other_steps", one, data.study) for one in data.findings.of(OtherSteps)),
         *_unpaired(data),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         of,
         share_read,
         shipped,
+        text_kept,
     )
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "of",
     "share_read",
     "shipped",
+    "text_kept",
 ]
 
 

@@ -26,7 +26,7 @@ from ablate.text.sources import Source
 NAMED = ("austen", "sotu", *sources.PAIRS, "debian-docs")
 # endings of files that are suggested instead of a missing one
 TEXTS = (".txt", ".md", ".rst", ".gz", ".xz", ".zst", ".jsonl", ".csv", ".tsv", ".parquet")
-_FORMAT = 6  # raised when a corpus is read or split differently
+_FORMAT = 8  # raised when a corpus is read or split differently
 _SETTLED = 2.0  # seconds after which a next change of a file changes its modification time
 _BLOCK, _BLOCKS = 1 << 12, 16  # bytes of a block, and blocks of a file, that tell it from another
 _CHUNK = 1 << 20
@@ -53,7 +53,8 @@ class Facts:
         n_equal: Documents that are equal to an earlier one.
         n_similar: Others that are similar to an earlier one.
         searched: Whether similar documents were searched among all.
-        mended: What was changed as files were read → in how many.
+        mended: What was changed as files were read → in how many, see `ablate.text.files.Mended`.
+        mended_in: The same changes → the files that they were made in, a phrase.
         unread: What is beside the files that are read.
         formats: Formats of the files, of `ablate.text.readers`; () where it comes with the package.
         rows: How the rows of tables became documents, a phrase; "" where each is one.
@@ -76,6 +77,7 @@ class Facts:
     n_similar: int = 0
     searched: bool = False
     mended: dict[str, int] = field(default_factory=dict)
+    mended_in: dict[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     formats: tuple[str, ...] = ()
     rows: str = ""
@@ -298,7 +300,8 @@ def _of_text(source: Source) -> tuple[Facts, Split]:
         n_equal=groups.n_equal,
         n_similar=groups.n_similar,
         searched=groups.searched and not source.named,
-        mended={what: count for what, count in mended.items() if count},
+        mended=dict(mended),
+        mended_in=mended.places,
         unread=source.unread,
         formats=() if source.named else source.formats,
         rows=_rows(source),

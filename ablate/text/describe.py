@@ -14,6 +14,7 @@ import numpy as np
 from ablate.text import cache, corpora, duplicates, sources
 from ablate.text.corpora import Corpus
 from ablate.text.documents import Document, Split
+from ablate.text.files import REPLACED
 from ablate.units import count, listed, plural
 
 _FORMAT = 3  # raised when something is measured differently
@@ -150,6 +151,11 @@ def warnings(
         )
     if share > _MANY:
         said.append(f"the held-out part of {corpus.name} is {_percent(share)} of it")
+    if n := corpus.mended.get(REPLACED):
+        said.append(
+            f"{corpus.name} has bytes that are no text in the encoding of their file, and were read"
+            f" as U+FFFD, in {n:,} place{'' if n == 1 else 's'}: {corpus.mended_in[REPLACED]}"
+        )
     if found.shared >= _MUCH:
         said.append(
             f"{_percent(found.shared)} of the held-out text of {corpus.name} stands in its training"
@@ -170,7 +176,8 @@ def warnings(
 
 def _mended(corpus: Corpus) -> Iterator[str]:
     for what, n in corpus.mended.items():
-        yield f"{what} ({plural(n, 'file')} or rows)"
+        times = plural(n, "place") if what == REPLACED else f"{plural(n, 'file')} or rows"
+        yield f"{what} ({times}: {corpus.mended_in[what]})"
 
 
 def _duplicates(corpus: Corpus) -> str:

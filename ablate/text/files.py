@@ -17,12 +17,18 @@ from typing import Any, BinaryIO
 from ablate.errors import AblateError
 from ablate.text import cache
 from ablate.text.options import BYTES, Reading
+from ablate.units import listed
 
 Buffer = bytes | mmap.mmap
 
 
+# what is done to bytes that are no text in their encoding; counted by their places, not by files
+REPLACED = "bytes that are no text, now U+FFFD"
+_NAMED = 3  # files that are named for each change
+
+
 class Mended(Counter[str]):
-    """What was changed in files as they were read → in how many.
+    """What was changed in files as they were read → in how many files or rows, or places.
 
     Attributes:
         fields: Keys or columns that held the text; keys of a dictionary, in order.
@@ -31,8 +37,36 @@ class Mended(Counter[str]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._files: dict[str, list[str]] = {}
+        self._n_files = Counter[str]()
+        self._last: dict[str, str] = {}
         self.fields: dict[str, None] = {}
         self.n_without_text = 0
+
+    def add(self, what: str, file: Path | str, n: int = 1, where: str = "") -> None:
+        """Count a change.
+
+        Args:
+            what: The change.
+            file: That it was made in; files come one after the other.
+            n: How often.
+            where: Its first place in the file.
+        """
+        self[what] += n
+        if self._last.get(what) != str(file):
+            self._last[what] = str(file)
+            self._n_files[what] += 1
+            if self._n_files[what] <= _NAMED:
+                self._files.setdefault(what, []).append(Path(file).name + where)
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The changes → the files that they were made in."""
+        return {
+            what: listed([*named, *([f"{more:,} more"] if more > 0 else [])])
+            for what, named in self._files.items()
+            for more in [self._n_files[what] - _NAMED]
+        }
 
 
 _CHUNK = 1 << 20
@@ -52,6 +86,10 @@ _MARKS = {
 # That leaves one wrong, Hungarian in cp1250.
 _COMMON = ("cp1252", "cp1251")
 _LESS_COHERENT, _MORE_CHAOTIC = 0.01, 0.2
+# Places that are no text and are replaced, where most of a file is text in its encoding: so many,
+# or this share of its characters that are no ASCII. More are another encoding within the file.
+_FEW, _FEW_OF = 10, 0.1
+_ERRORS = "ablate.replaced"  # under which codecs find what counts such places
 _PLAIN = 0.98  # share of printable characters from which bytes are text in an encoding
 
 
@@ -117,6 +155,7 @@ def text(path: Path, reading: Reading, mended: Mended) -> Iterator[Buffer]:
     """Map a file as UTF-8 with line ends of Unix and without a byte order mark.
 
     A file that is so is mapped as it is; any other is converted into an unnamed file of the cache.
+    A few places that are no text in its encoding become U+FFFD.
 
     Args:
         path: The file.
@@ -132,21 +171,32 @@ def text(path: Path, reading: Reading, mended: Mended) -> Iterator[Buffer]:
         if reading.encoding == BYTES:
             yield buffer
             return
-        mark, encoding = _encoding(path, buffer, reading)
-        if encoding == "utf-8" and reading.encoding and _not_utf8(buffer) is not None:
-            raise AblateError(
-                f"{path} is not text in the encoding utf-8; leave [data] encoding out to find it"
-            )
-        windows = reading.line_ends == "lf" and buffer.find(b"\r\n") >= 0
-        mended["byte order mark"] += bool(mark)
-        mended["line ends of Windows"] += windows
+        mark, encoding = _stated(path, buffer, reading)
+        at = _not_utf8(buffer) if encoding in ("", "utf-8") else None
+        if not encoding:
+            encoding = "utf-8" if at is None or _most_is_utf8(buffer) else _guess(path, buffer, at)
+        windows = reading.line_ends == "lf" and buffer.find("\r\n".encode(encoding)) >= 0
+        if mark:
+            mended.add("byte order mark", path)
+        if windows:
+            mended.add("line ends of Windows", path)
         if encoding != "utf-8":
-            mended[f"encoding {encoding}"] += 1
-        if not mark and encoding == "utf-8" and not windows:
+            mended.add(f"encoding {encoding}", path)
+        if not mark and encoding == "utf-8" and at is None and not windows:
             yield buffer
             return
         with _unnamed() as into:
-            _convert(path, buffer, mark, encoding, windows, into)
+            decoded = _Decoded(buffer, len(mark), encoding)
+            try:
+                _convert(decoded, windows, into)
+            except UnicodeError as error:  # such as UTF-16 without a mark
+                raise AblateError(
+                    f"{path} is not text in the encoding {encoding}: {error!s:.120}; give [data]"
+                    " encoding, or convert it"
+                ) from None
+            if decoded.n_bad:
+                _check_bad(path, decoded, mark, reading)
+                mended.add(REPLACED, path, decoded.n_bad, f" from line {decoded.line:,}")
             into.flush()
             with mapped(into) as converted:
                 yield converted
@@ -196,12 +246,15 @@ def _unnamed() -> Iterator[BinaryIO]:
         yield into
 
 
-def _encoding(path: Path, buffer: Buffer, reading: Reading) -> tuple[bytes, str]:
-    """Return the byte order mark of a file, b"" for none, and its encoding."""
+def _stated(path: Path, buffer: Buffer, reading: Reading) -> tuple[bytes, str]:
+    """Return the byte order mark of a file, b"" for none, and the encoding that it is said to have:
+    by the study, by this mark or by its NUL bytes; "" if nothing says it.
+    """
     mark = next((mark for mark in _MARKS if buffer[:4].startswith(mark)), b"")
     if reading.encoding:
         try:
             named = codecs.lookup(reading.encoding).name
+            "".encode(named)  # codecs that are none of text, such as base64, are refused
         except (LookupError, ValueError):
             raise AblateError(
                 f"[data] encoding = {reading.encoding!r:.80}: there is no such encoding; examples:"
@@ -222,8 +275,7 @@ def _encoding(path: Path, buffer: Buffer, reading: Reading) -> tuple[bytes, str]
             f"{path} is not text: it holds NUL bytes; leave it out by a glob such as '*.txt', or"
             " give [data] encoding"
         )
-    at = _not_utf8(buffer)
-    return b"", "utf-8" if at is None else _guess(path, buffer, at)
+    return b"", ""
 
 
 def _is_plain(head: bytes, encoding: str) -> bool:
@@ -242,6 +294,18 @@ def _not_utf8(buffer: Buffer) -> int | None:
         except UnicodeDecodeError as error:
             return start + min(error.start, len(piece))
     return None
+
+
+def _most_is_utf8(buffer: Buffer) -> bool:
+    """Return whether most of the characters that are no ASCII are valid in UTF-8.
+
+    Those of another encoding are rarely valid by chance: of European ones hardly any, of Chinese,
+    Japanese and Korean ones up to a third.
+    """
+    decoded = _Decoded(buffer, 0, "utf-8")
+    for _ in decoded.pieces():
+        pass
+    return decoded.n_valid >= decoded.n_bad
 
 
 def _guess(path: Path, buffer: Buffer, at: int) -> str:
@@ -267,23 +331,85 @@ def _guess(path: Path, buffer: Buffer, at: int) -> str:
     return str(best.encoding).replace("_", "-")
 
 
-def _convert(
-    path: Path, buffer: Buffer, mark: bytes, encoding: str, windows: bool, into: BinaryIO
-) -> None:
-    decoder, kept = codecs.getincrementaldecoder(encoding)(), ""
-    for start in range(len(mark), len(buffer) + 1, _CHUNK):
-        last = start + _CHUNK > len(buffer)
-        try:
-            piece = kept + decoder.decode(buffer[start : start + _CHUNK], last)
-        except UnicodeError as error:
-            raise AblateError(
-                f"{path} is not text in the encoding {encoding}: {error!s:.120}; give [data]"
-                " encoding, or convert it"
-            ) from None
-        kept = ""
+def as_utf8(content: bytes) -> tuple[str, int]:
+    """Return bytes as text, with U+FFFD where they are no UTF-8, and the number of such places."""
+    decoded = _Decoded(content, 0, "utf-8")
+    return "".join(decoded.pieces()), decoded.n_bad
+
+
+class _Decoded:
+    """The text of a buffer, in pieces, with U+FFFD where it is no text in its encoding.
+
+    Attributes:
+        encoding: The encoding.
+        n_bad: Places that are no text.
+        n_valid: Characters that are text, and would be no text in most other encodings: those that
+            are no ASCII, all of UTF-16 and UTF-32.
+        line: Line of the first place that is no text.
+        wide: Whether the encoding is UTF-16 or UTF-32.
+    """
+
+    def __init__(self, buffer: Buffer, start: int, encoding: str) -> None:
+        self.encoding = encoding
+        self.n_bad = self.n_valid = self.line = 0
+        self._buffer, self._start, self._lines = buffer, start, 1
+        self.wide = encoding.startswith(("utf-16", "utf-32"))
+
+    def pieces(self) -> Iterator[str]:
+        """Yield the text; the last piece may be empty."""
+        codecs.register_error(_ERRORS, self._replaced)
+        decoder = codecs.getincrementaldecoder(self.encoding)(_ERRORS)
+        for start in range(self._start, len(self._buffer) + 1, _CHUNK):
+            before = self.n_bad
+            last = start + _CHUNK > len(self._buffer)
+            piece = decoder.decode(self._buffer[start : start + _CHUNK], last)
+            ascii = 0 if self.wide else len(piece.encode("ascii", "ignore"))
+            self.n_valid += len(piece) - ascii - (self.n_bad - before)
+            self._lines += piece.count("\n")
+            yield piece
+
+    def _replaced(self, error: UnicodeError) -> tuple[str, int]:
+        assert isinstance(error, UnicodeDecodeError)
+        if not self.n_bad:
+            before = error.object[: error.start].decode(self.encoding, "ignore")
+            self.line = self._lines + before.count("\n")
+        self.n_bad += 1
+        return "\ufffd", error.end
+
+
+def _check_bad(path: Path, decoded: _Decoded, mark: bytes, reading: Reading) -> None:
+    """Check that few places of a text are no text.
+
+    Raises:
+        AblateError: They are many, so that the encoding is another one, or one of several.
+    """
+    most = mark or decoded.n_valid >= decoded.n_bad
+    if most and decoded.n_bad <= max(_FEW, _FEW_OF * decoded.n_valid):
+        return
+    do = (
+        "leave [data] encoding out to find it"
+        if reading.encoding and not most
+        else "convert it to one encoding, or give [data] encoding, such as 'cp1252', or 'bytes' to"
+        " train on its bytes"
+    )
+    raise AblateError(
+        f"{path} is not text in the encoding {decoded.encoding}:"
+        f" {decoded.n_bad:,} of its {decoded.n_bad + decoded.n_valid:,} characters"
+        f"{'' if decoded.wide else ' that are no ASCII'} are not, the first in line"
+        f" {decoded.line:,}; {do}"
+    )
+
+
+def _convert(decoded: _Decoded, windows: bool, into: BinaryIO) -> None:
+    """Write a text as UTF-8, without line ends of Windows if it has some that are to be mended."""
+    kept = ""
+    for piece in decoded.pieces():
+        piece = kept + piece
+        kept = "\r" if windows and piece.endswith("\r") else ""
+        piece = piece.removesuffix(kept)
         if windows:
-            if piece.endswith("\r") and not last:
-                piece, kept = piece[:-1], "\r"
             piece = piece.replace("\r\n", "\n")
         with cache.usable():
             into.write(piece.encode())
+    with cache.usable():
+        into.write(kept.encode())

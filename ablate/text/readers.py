@@ -21,10 +21,11 @@ from ablate.text.options import BYTES, Reading
 Rows = Iterator[str]
 
 _TEXT_NAMES = ("text", "content")  # keys and columns that hold the text, if a study names none
+_AT_ONCE = 1000  # rows of a table that are read at once
 _KEYS_OF = 1000  # rows of JSON in which the key of the text is looked for
 # rows, and characters, from which it is found whether rows are lines
 _LOOKED_AT, _CHARACTERS = 10_000, 1 << 21
-_BLANK = 0.01  # share of blank rows from which rows without line ends are lines
+_BLANK = 0.01  # share of blank rows from which they are a sign that rows are lines
 # a heading of the first level in WikiText: " = Title = "
 _HEADING = re.compile(r"\s?= [^=].*[^=\s] =\s*")
 
@@ -51,7 +52,7 @@ class Format:
 def _jsonl(path: Path, reading: Reading, mended: Mended) -> Rows:
     with files.text(path, _parsable(reading), mended) as buffer:
         rows = json_rows(path, buffer)
-        yield from _texts(path, rows, reading.field, mended, keep=bool(reading.pairs))
+        yield from _filled(_texts(path, rows, reading.field, mended), reading, mended)
 
 
 def json_rows(path: Path, buffer: files.Buffer) -> Iterator[tuple[int, Any]]:
@@ -104,8 +105,8 @@ def _parquet(path: Path, reading: Reading, mended: Mended) -> Rows:
         table = parquet.ParquetFile(file)
         column = _text_column(path, table.schema_arrow, reading.field)
         mended.fields[column] = None
-        for batch in table.iter_batches(columns=[column], batch_size=1000):
-            yield from (text or "" for text in batch.column(0).to_pylist())
+        batches = table.iter_batches(columns=[column], batch_size=_AT_ONCE)
+        yield from _of_arrays(path, (batch.column(0) for batch in batches), reading, mended)
 
 
 def _arrow(path: Path, reading: Reading, mended: Mended) -> Rows:
@@ -121,10 +122,12 @@ def _arrow(path: Path, reading: Reading, mended: Mended) -> Rows:
             table = batches = ipc.open_stream(file)
         column = _text_column(path, table.schema, reading.field)
         mended.fields[column] = None
-        for batch in batches:
-            for start in range(0, batch.num_rows, 1000):
-                part = batch.column(column).slice(start, 1000)
-                yield from (text or "" for text in part.to_pylist())
+        parts = (
+            batch.column(column).slice(start, _AT_ONCE)
+            for batch in batches
+            for start in range(0, batch.num_rows, _AT_ONCE)
+        )
+        yield from _of_arrays(path, parts, reading, mended)
 
 
 FORMATS = {
@@ -258,7 +261,7 @@ def read(
     if not like:
         for origin, text in rows:
             mended.n_without_text += not text.strip()
-            content = _clean(text, reading, mended)
+            content = _clean(text, reading, mended, origin)
             yield from documents(content, origin)
         return
     with files.spooled(_joined(rows, reading, mended)) as buffer:
@@ -314,20 +317,29 @@ def _are_lines(
 ) -> tuple[bool, Iterator[tuple[str, str]]]:
     """Return whether rows are lines of running text, and the rows.
 
-    They are if none has a line end inside, and most end with one, or some are blank: text of one's
-    own is not cut into rows that are empty.
+    They are if none has a line end inside, and two signs of three are there: most end with one,
+    some are blank, one is a heading of WikiText. One alone is no evidence: tables of documents have
+    empty rows, and lines of a file become rows with their ends.
     """
     if reading.rows != "auto" or reading.pairs:
         return reading.rows == "lines" and not reading.pairs, rows
     first = list(_beginning(rows))
     texts = [text for _, text in first]
     filled = [text for text in texts if text.strip()]
-    ended = sum(text.endswith("\n") for text in filled)
     blank = len(texts) - len(filled)
-    lines = not any("\n" in text.rstrip("\n") for text in filled) and (
-        2 * ended > max(1, len(filled)) or blank > max(2, _BLANK * len(texts))
+    signs = (
+        2 * sum(text.endswith("\n") for text in filled) > max(1, len(filled)),
+        blank > max(2, _BLANK * len(texts)),
+        any(map(_is_heading, filled)),
     )
+    lines = sum(signs) > 1 and not any("\n" in text.rstrip("\n") for text in filled)
     return lines, itertools.chain(first, rows)
+
+
+def _is_heading(text: str) -> bool:
+    """Return whether a row is a heading of the first level in WikiText."""
+    line = text.rstrip("\n")
+    return bool(_HEADING.fullmatch(line)) and not line.lstrip().startswith("= =")
 
 
 def _beginning(rows: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -342,39 +354,38 @@ def _beginning(rows: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 def _joined(rows: Iterator[tuple[str, str]], reading: Reading, mended: Mended) -> Iterator[bytes]:
     """Yield the text whose lines the rows are; a heading of WikiText begins a document."""
-    for _, text in rows:
-        line = _clean(text, reading, mended)
-        if _HEADING.fullmatch(text.rstrip("\n")) and not text.lstrip().startswith("= ="):
+    for origin, text in rows:
+        line = _clean(text, reading, mended, origin)
+        if _is_heading(text):
             yield SEPARATOR
         yield line if line.endswith(b"\n") else line + b"\n"
 
 
-def _clean(text: str, reading: Reading, mended: Mended) -> bytes:
+def _clean(text: str, reading: Reading, mended: Mended, origin: str) -> bytes:
     """Return the bytes of a row's text, mended as a file's are."""
     if text[:1] == "\ufeff":
         text = text[1:]
-        mended["byte order mark"] += 1
+        mended.add("byte order mark", origin)
     if reading.line_ends == "lf" and "\r\n" in text:
         text = text.replace("\r\n", "\n")
-        mended["line ends of Windows"] += 1
+        mended.add("line ends of Windows", origin)
     try:
         return text.encode()
     except UnicodeEncodeError:  # half of a pair of surrogates, as JSON may have
-        mended["half characters"] += 1
+        mended.add("half characters", origin)
         return text.encode(errors="replace")
 
 
 def _texts(
-    path: Path, rows: Iterator[tuple[int, Any]], field: str, mended: Mended, keep: bool = False
-) -> Iterator[str]:
-    """Yield the texts of rows of JSON but those that lack the key; finds the key if none is named.
+    path: Path, rows: Iterator[tuple[int, Any]], field: str, mended: Mended
+) -> Iterator[str | None]:
+    """Yield the texts of rows of JSON, None for those without; finds the key if none is named.
 
     Args:
         path: The file, for errors.
         rows: Objects or strings, with their numbers.
         field: The key; "" to find it.
-        mended: Counts the rows that lack it.
-        keep: Whether these are yielded, as empty texts.
+        mended: Gets the key.
     """
     first: list[tuple[int, Any]] = []
     if not field:
@@ -383,7 +394,7 @@ def _texts(
     found = False
     for number, row in itertools.chain(first, rows):
         if not field:
-            if not isinstance(row, str):
+            if not isinstance(row, str | None):
                 raise AblateError(f"{path}, line {number}: no string, as the first row is")
             yield row
             continue
@@ -391,17 +402,14 @@ def _texts(
             raise AblateError(f"{path}, line {number}: a row is an object with keys")
         if field not in row:
             lacking = lacking or (number, row)
-            if keep:
-                yield ""
-            else:
-                mended.n_without_text += 1
+            yield None
             continue
         text = row[field]
         if text is not None and not isinstance(text, str):
             raise AblateError(f"{path}, line {number}: {field!r} holds no text but {text!r:.60}")
         if not found:
             found, mended.fields[field] = True, None
-        yield text or ""
+        yield text
     if lacking and not found:
         number, row = lacking
         raise AblateError(
@@ -477,6 +485,35 @@ def _text_column(path: Path, schema: Any, field: str) -> str:
             f"{path}: column {field!r} is not there; columns of text: {', '.join(texts) or 'none'}"
         )
     return field
+
+
+def _of_arrays(path: Path, arrays: Iterable[Any], reading: Reading, mended: Mended) -> Rows:
+    """Yield the texts of arrays of pyarrow; those without text as `_filled` does."""
+    before = 0
+    for array in arrays:
+        try:
+            texts = array.to_pylist()
+        except UnicodeDecodeError:  # the library writes and reads bytes that are no UTF-8
+            texts = [
+                None if (whole := one.as_buffer()) is None else whole.to_pybytes()
+                for one in array.cast("large_string")
+            ]
+            for row, text in enumerate(texts, before + 1):
+                if text is not None:
+                    texts[row - before - 1], n = files.as_utf8(text)
+                    if n:
+                        mended.add(files.REPLACED, path, n, f" from row {row:,}")
+        before += len(texts)
+        yield from _filled(texts, reading, mended)
+
+
+def _filled(texts: Iterable[str | None], reading: Reading, mended: Mended) -> Rows:
+    """Yield texts, and "" for none in tables of pairs; else rows without text are counted."""
+    for text in texts:
+        if text is not None or reading.pairs:
+            yield text or ""
+        else:
+            mended.n_without_text += 1
 
 
 @contextmanager

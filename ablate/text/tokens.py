@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,8 +23,14 @@ from ablate.text.options import Request
 from ablate.text.sources import Source
 from ablate.text.tokenizers import Tokenizer, TokenizerInfo, is_own
 
-_FORMAT = 2  # increased when tokens are made or stored differently
+_FORMAT = 3  # increased when tokens are made or stored differently
 _BATCH = 256  # pieces encoded at a time
+# shares from which a tokenizer is lossy: of bytes, of which separators lose less, and of words and
+# signs, of which a rare sign that it does not know is less
+LOST_BYTES, LOST_TEXT = 0.02, 0.001
+# held-out text that is decoded again: bytes in all, and documents of which it is the beginning
+_AGAIN, _BEGINNINGS = 1 << 18, 64
+_PARTS = re.compile(r"\w+|\W")  # words and signs
 _TEXTS = 1000  # of a table of texts, of which it is tried how much is encoded
 _LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") | frozenset(
     range(128, 256)
@@ -48,6 +56,9 @@ class Tokens:
     held_out_bounds: np.ndarray
     held_out_documents: np.ndarray
     separator: tuple[int, ...] = ()  # tokens after each document; () if unknown
+    byte_coverage: float = 1.0  # bytes that the tokens encode per byte of held-out text
+    # share of the words and signs of held-out text that its tokens still hold, by a sample
+    text_kept: float = 1.0
 
     def of_pairs(self, n_ctx: int) -> Tokens:
         """Return the tokens with n_ctx separators behind each stream, so that a row of n_ctx + 1
@@ -65,6 +76,18 @@ class Tokens:
         """Return the tokens for a model with more of them, of which some are in no text."""
         spelling = self.spelling and (*self.spelling, *[b""] * n_vocab)[:n_vocab]
         return replace(self, n_vocab=n_vocab, spelling=spelling)
+
+    @property
+    def lost(self) -> dict[str, float]:
+        """How much of held-out text the tokens hold, where a tokenizer is lossy by it."""
+        return {
+            name: share
+            for name, share, most in (
+                ("byte_coverage", self.byte_coverage, LOST_BYTES),
+                ("text_kept", self.text_kept, LOST_TEXT),
+            )
+            if abs(share - 1) > most
+        }
 
     @property
     def n_train(self) -> int:
@@ -182,7 +205,14 @@ def n_train(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
 
 def byte_coverage(corpus: Corpus, tokenizer: TokenizerInfo) -> float:
     """Return the bytes that tokens encode per byte of held-out text; 1 if none is lost."""
-    return of(corpus, tokenizer).held_out_bytes / corpus.n_held_out_bytes
+    return of(corpus, tokenizer).byte_coverage
+
+
+def text_kept(corpus: Corpus, tokenizer: TokenizerInfo) -> float:
+    """Return the share of the words and signs of a text that its tokens hold; 1 if unknown."""
+    if corpus.holds_tokens or tokenizer.location == "byte" or not counted(corpus, tokenizer):
+        return 1.0
+    return of(corpus, tokenizer).text_kept
 
 
 def share_read(texts: Sequence[str], tokenizer: TokenizerInfo) -> float:
@@ -335,8 +365,12 @@ def _make(folder: Path, corpus: str, corpus_hash: str, tokenizer: str, tokenizer
         held_out: _Stream(folder / name, encoder)
         for name, held_out in (("train", False), ("held_out", True))
     }
+    kept = _Kept(encoder, facts.n_held_out_documents)
+    known = tokenizer == "byte" or tokenizer.startswith("bpe:")  # to lose nothing
     for number, part, held_out in _parts(corpus, split):
         streams[held_out].append(number, part.pieces())
+        if held_out and not known:
+            kept.add(part)
     for stream in streams.values():
         stream.close()
     spelling = [token.hex() for token in encoder.spelling]
@@ -344,6 +378,8 @@ def _make(folder: Path, corpus: str, corpus_hash: str, tokenizer: str, tokenizer
         "dtype": streams[False].dtype,
         "spelling": spelling,
         "separator": list(encoder.separator),
+        "byte_coverage": 1.0 if known else streams[True].n_bytes() / max(1, facts.n_held_out_bytes),
+        "text_kept": kept.share,
     }
     (folder / "tokens.json").write_text(json.dumps(made))
 
@@ -364,6 +400,36 @@ def _parts(corpus: str, split: Split) -> Iterator[tuple[int, Document, bool]]:
     for number, document in enumerate(sources.at(corpus).documents()):
         for part, held_out in split.parts(document, number):
             yield number, part, held_out
+
+
+class _Kept:
+    """What tokens hold of a text: words and signs that are there again when they are decoded."""
+
+    def __init__(self, tokenizer: Tokenizer, n_documents: int):
+        self._tokenizer = tokenizer
+        self._every = -(-n_documents // _BEGINNINGS) or 1
+        self._size = _AGAIN // max(1, min(n_documents, _BEGINNINGS))
+        self._documents = self._kept = self._all = 0
+
+    @property
+    def share(self) -> float:
+        """The share of all that were tried; 1 if none was."""
+        return self._kept / self._all if self._all else 1.0
+
+    def add(self, document: Document) -> None:
+        """Try the beginning of a document, if it is its turn."""
+        self._documents += 1
+        if self._documents % self._every:
+            return
+        piece = next(document.pieces(self._size))
+        (tokens,) = self._tokenizer.encode([piece])
+        # A decoder may put spaces into words, or tokens may have no text of their own: one of the
+        # ways to read them is enough.
+        spelled = b"".join(self._tokenizer.spelling[token] for token in tokens)
+        decoded = (self._tokenizer.decode(tokens), spelled.decode(errors="replace"))
+        parts, *again = (Counter(_PARTS.findall(one.strip())) for one in (piece.decode(), *decoded))
+        self._all += parts.total()
+        self._kept += max((parts & one).total() for one in again)
 
 
 class _Stream:
@@ -387,6 +453,12 @@ class _Stream:
         self._file.close()
         np.save(self._stem.with_suffix(".bounds.npy"), np.array(self._bounds, np.int64))
         np.save(self._stem.with_suffix(".documents.npy"), np.array(self._documents, np.int64))
+
+    def n_bytes(self) -> int:
+        """Return the bytes of all tokens of the closed stream."""
+        tokens = np.fromfile(self._file.name, self.dtype)
+        lengths = [len(token) for token in self._tokenizer.spelling]
+        return int(np.bincount(tokens, minlength=len(lengths)) @ np.array(lengths))
 
     def _write(self, tokens: Sequence[int]) -> int:
         self._file.write(
@@ -422,4 +494,6 @@ def _mapped(folder: Path) -> Tokens:
         held_out_bounds,
         held_out_documents,
         tuple(facts["separator"]),
+        facts["byte_coverage"],
+        facts["text_kept"],
     )

@@ -63,6 +63,7 @@ class Evaluator(Scorer):
         unigram = torch.from_numpy(nats(found)).float()
         self.unigram = torch.cat([unigram, torch.zeros(mask)]).to(step.device)
         self.held_out_text = tokens.held_out
+        self.lost = tokens.lost
         n_ctx, n_tokens = self.config.n_ctx, len(tokens.held_out)
         documents = tokens.held_out_bounds[:-1] if self.pairs else None
         self.starts, self.final_starts = (
@@ -117,6 +118,7 @@ class Evaluator(Scorer):
             ("accuracy", 0, latest.accuracy),
             ("unigram_loss", 0, latest.unigram_loss),
             *((name, 0, values) for name, values in latest.own.items()),
+            *((name, 0, [share] * self.pack) for name, share in self.lost.items()),
         ]
         self.by_window = [self._by_block("loss", 0, latest)]
         finals += [(name, 0, loss) for name, loss in (self.latest_copy or self.copies()).items()]
