@@ -624,6 +624,13 @@ GRU = """class X(nn.Module):
     def forward(self, x):
         return self.gru(x)[0]
 """
+HELD = """class X(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.held = {}
+    def forward(self, x):
+        return x
+"""
 LEAKS = {
     "a branch that starts at 0": CONV,
     "the first sequence": LINEAR.format("x.cumsum(0)"),
@@ -632,6 +639,13 @@ LEAKS = {
     "chunks": CHUNKS,
 }
 WRONG |= {f"causality, {name}": text for name, text in LEAKS.items()}
+HOLDS = {
+    "list": "[nn.Linear(d_model, d_model)]",
+    "dict": '{"a": (nn.Parameter(torch.ones(d_model)),)}',
+    "tensor": "torch.randn(d_model, requires_grad=True)",
+    "product": "nn.Parameter(torch.randn(d_model)) * 0.02",
+}
+WRONG |= {f"gradients, {name}": HELD.format(held) for name, held in HOLDS.items()}
 WRONG["determinism, a branch that starts at 0"] = (
     "class X(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
     "        self.scale = nn.Parameter(torch.zeros(1))\n    def forward(self, x):\n"
@@ -706,12 +720,15 @@ def own_mixer(text: str) -> None:
     outside.use([of_text("own.py", f'{HEAD}\n@level("mixer", "own", meaning="x")\n{text}\n')])
 
 
-@pytest.mark.parametrize("what", LEAKS)
+@pytest.mark.parametrize("what", [*LEAKS, *HOLDS])
 @pytest.mark.parametrize("more", [{}, {"architecture": "encoder-decoder"}], ids=["", "encoder"])
-def test_planning_refuses_what_sees_the_future(what: str, more: dict[str, Any]) -> None:
-    own_mixer(LEAKS[what])
-    with pytest.raises(AblateError, match=r"^mixer = 'own': .*"):
+def test_planning_refuses_what_would_see_the_future_or_stay_untrained(
+    what: str, more: dict[str, Any]
+) -> None:
+    own_mixer(LEAKS.get(what) or HELD.format(HOLDS[what]))
+    with pytest.raises(AblateError, match=r"^mixer = 'own': .*") as error:
         sizes.alone(small(mixer="own", n_ctx=49, **more))
+    assert what in LEAKS or "'held' of X" in str(error.value)
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm")

@@ -8,15 +8,17 @@ nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ablate import code, sizes
 from ablate.config import RunConfig
+from ablate.model.plain import Plain
 from ablate.model.transformer import Transformer, beside, model_of, normal
 
 SEEDS = (4, 9)  # of the members of a pack
@@ -79,7 +81,7 @@ def works(config: RunConfig) -> str:
     causality.
     """
     try:
-        wrong = _step(config) or deterministic(config) or causal(config)
+        wrong = unregistered(config) or _step(config) or deterministic(config) or causal(config)
     except Exception as error:
         return said(config, error)
     return f"{_parts(config)}: {wrong}" if wrong else ""
@@ -152,6 +154,8 @@ def causality(config: RunConfig) -> str:
 
 def gradients(config: RunConfig) -> str:
     """Whether every parameter of every member of a pack gets a gradient that is not 0."""
+    if wrong := unregistered(config):
+        return wrong
     dead = without_gradient(config)
     return f"no gradient reaches {', '.join(map(_short, dead))}" if dead else ""
 
@@ -170,6 +174,42 @@ def without_gradient(config: RunConfig, smallest: float = 1e-9) -> list[str]:
         for name, gradient in zip(named, found, strict=True)
         if gradient is None or gradient.reshape(len(gradient), -1).abs().amax(1).min() <= smallest
     ]
+
+
+def unregistered(config: RunConfig) -> str:
+    """Whether torch knows of every parameter: else it is not trained, saved or counted."""
+    model = built(config)
+    plain = [one for one in model.modules() if isinstance(one, Plain)]
+    stacked = {module for one in plain for module in one.modules()}
+    # plain modules as their constructors make them: attributes know nothing of stacked parameters
+    for root in (model, *(one.made(0, "") for one in plain)):
+        known = set(map(id, root.parameters()))
+        for owner in root.modules():
+            for name, held in vars(owner).items() if owner not in stacked else ():
+                if any(id(parameter) not in known for parameter in _trainable(held)):
+                    return (
+                        f"attribute {name!r} of {type(owner).__name__} has parameters that torch"
+                        " does not register, so that they are not trained: use nn.Parameter,"
+                        " nn.ParameterList, nn.ModuleList or nn.ModuleDict"
+                    )
+    return ""
+
+
+def _trainable(held: Any) -> Iterator[Tensor]:
+    """Yield the leaves of autograd in what an attribute holds, and of which it is computed."""
+    if isinstance(held, nn.Module):
+        yield from (one for one in held.parameters() if one.requires_grad)
+    elif isinstance(held, Tensor) and held.is_leaf:
+        yield from [held] if held.requires_grad else []
+    elif isinstance(held, Tensor):
+        nodes: list[Any] = [held.grad_fn]
+        for node in nodes:
+            if hasattr(node, "variable"):
+                yield node.variable
+            nodes += [one for one, _ in node.next_functions if one and one not in nodes]
+    elif isinstance(held, dict | list | tuple | set):
+        for one in held.values() if isinstance(held, dict) else held:
+            yield from _trainable(one)
 
 
 @torch.no_grad()
