@@ -341,21 +341,19 @@ def _around(config: RunConfig) -> tuple[Counts, Counts]:
 def alone(config: RunConfig) -> str:
     """Return why runs of this shape train one at a time; "" if they train in packs.
 
-    A model with plain modules is tried once, with a loss and its gradient: a pack of two against
-    each by itself. Imports torch then.
+    A model with parts of a user's own is tried once, by the trials that a run would fail by, and a
+    pack of two against each by itself. Imports torch then.
 
     Raises:
-        AblateError: One of its modules does not work.
+        AblateError: One of its modules does not work, or sees what it is to predict.
     """
-    for one in config.parts:
-        if one.plain is not None and one.solo:
-            return f"{one.factor} = {one.name!r} {one.solo}"
-    shape = _shape(config)
-    if all(one.plain is None for one in shape.parts):
-        return ""
-    from ablate.model.measure import alone as tried  # `tests/test_structure.py` allows it
+    shape, why = _shape(config), ""
+    if any(one.origin for one in shape.parts):
+        from ablate.model.measure import alone as tried  # `tests/test_structure.py` allows it
 
-    return tried(shape)
+        why = tried(shape)
+    solo = (one for one in config.parts if one.plain is not None and one.solo)
+    return next((f"{one.factor} = {one.name!r} {one.solo}" for one in solo), why)
 
 
 def _shape(config: RunConfig) -> RunConfig:

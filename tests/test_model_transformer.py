@@ -177,6 +177,7 @@ def test_packed_equals_solo(config: RunConfig) -> None:
 def test_every_level_passes_the_trials_of_a_users_own(config: RunConfig) -> None:
     for what in ("shapes", "determinism", "causality", "sizes"):
         assert not trial.TRIALS[what].run(config.model_copy(update={"precision": "float64"})), what
+    assert not trial.works(config)
 
 
 # -- dropout ---------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from ablate.kinds.transformer import run_of
 from ablate.launch import messages
 from ablate.launch.devices import Device
 from ablate.launch.packs import capacity
+from ablate.model import trial
 from ablate.model.transformer import model_of
 from ablate.model.trial import built
 from ablate.plan import Plan, plan
@@ -637,6 +638,112 @@ WRONG["determinism, dropout"] = (
     "class X(nn.Module):\n    def forward(self, x):\n"
     "        return nn.functional.dropout(x, 0.5, self.training)"
 )
+CONV = """class X(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(1))
+        self.conv = nn.Conv1d(d_model, d_model, 3, padding=1)
+        nn.init.zeros_(self.conv.weight)
+    def forward(self, x):
+        return self.scale * self.conv(x.mT).mT
+"""
+LINEAR = """class X(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.out = nn.Linear(d_model, d_model)
+    def forward(self, x):
+        return self.out({})
+"""
+CHUNKS = """class X(nn.Module):
+    def forward(self, x):
+        later = [c.mean(1, keepdim=True) + c for c in x[:, 24:].split(24, 1)]
+        return torch.cat((x[:, :24], *later), 1)
+"""
+GRU = """class X(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.gru = nn.GRU(d_model, d_model)
+    def forward(self, x):
+        return self.gru(x)[0]
+"""
+HELD = """class X(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.held = {}
+    def forward(self, x):
+        return x
+"""
+LEAKS = {
+    "a branch that starts at 0": CONV,
+    "the first sequence": LINEAR.format("x.cumsum(0)"),
+    "the last sequence": LINEAR.format("x.flip(0).cumsum(0)"),
+    "sequences in place of time": GRU,
+    "chunks": CHUNKS,
+}
+WRONG |= {f"causality, {name}": text for name, text in LEAKS.items()}
+HOLDS = {
+    "list": "[nn.Linear(d_model, d_model)]",
+    "dict": '{"a": (nn.Parameter(torch.ones(d_model)),)}',
+    "tensor": "torch.randn(d_model, requires_grad=True)",
+    "product": "nn.Parameter(torch.randn(d_model)) * 0.02",
+}
+WRONG |= {f"gradients, {name}": HELD.format(held) for name, held in HOLDS.items()}
+WRONG["determinism, a branch that starts at 0"] = (
+    "class X(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    "        self.scale = nn.Parameter(torch.zeros(1))\n    def forward(self, x):\n"
+    "        return self.scale * nn.functional.dropout(x, 0.5)"
+)
+RIGHT = {
+    "fft": LINEAR.format(
+        "torch.fft.irfft(torch.fft.rfft(x, 512, dim=1)"
+        " * torch.fft.rfft(torch.arange(1.0, 257, device=x.device)[:, None] ** -1, 512, dim=0),"
+        " 512, dim=1)[:, : x.shape[1]]"
+    ),
+    "positive": """class X(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.size = nn.Parameter(torch.full((d_model,), 1e-2))
+    def forward(self, x):
+        return self.size.log() * x
+""",
+    "decay": """class X(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.decay = nn.Parameter(torch.full((d_model,), 0.99))
+    def forward(self, x):
+        n = torch.arange(x.shape[1], device=x.device)
+        distance = (n[:, None] - n)[..., None]
+        share = self.decay ** distance.clamp(min=0) * (distance >= 0)
+        return torch.einsum("tsc,bsc->btc", share, x)
+""",
+    "previous chunk": """class X(nn.Module):
+    def forward(self, x):
+        chunks = x.split(8, 1)
+        before = [torch.zeros_like(x[:, :1]), *(c.mean(1, keepdim=True) for c in chunks)]
+        return torch.cat([b + c for b, c in zip(before, chunks)], 1)
+""",
+    "experts with a capacity in each sequence": """class X(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(d_model, d_model) for _ in range(3))
+        self.route, self.shapes = nn.Linear(d_model, 3), [nn.GELU(), nn.ReLU()]
+        self.first = [self.experts[0]]
+    def forward(self, x):
+        share = self.route(x).softmax(-1)
+        chosen = share == share.amax(-1, keepdim=True)
+        share = share * (chosen & (chosen.cumsum(1) <= x.shape[1] // 3))
+        return sum(share[..., i, None] * one(x) for i, one in enumerate(self.experts))
+""",
+    "norms of weights": """class X(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        one, other = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
+        self.one = torch.nn.utils.weight_norm(one)
+        self.other = torch.nn.utils.parametrizations.weight_norm(other)
+    def forward(self, x):
+        return self.other(self.one(x))
+""",
+}
 
 
 def verdicts(factor: str, name: str) -> dict[str, str]:
@@ -649,6 +756,119 @@ def test_a_wrong_part_fails_the_trial_of_what_is_wrong(what: str) -> None:
     outside.use([of_text("wrong.py", text)])
     found = verdicts("mixer", "wrong")
     assert [one for one, verdict in found.items() if verdict == "FAILED"] == [what.split(",")[0]]
+
+
+def own_mixer(text: str) -> None:
+    outside.use([of_text("own.py", f'{HEAD}\n@level("mixer", "own", meaning="x")\n{text}\n')])
+
+
+@pytest.mark.parametrize("what", [*LEAKS, *HOLDS])
+@pytest.mark.parametrize("more", [{}, {"architecture": "encoder-decoder"}], ids=["", "encoder"])
+def test_planning_refuses_what_would_see_the_future_or_stay_untrained(
+    what: str, more: dict[str, Any]
+) -> None:
+    own_mixer(LEAKS.get(what) or HELD.format(HOLDS[what]))
+    with pytest.raises(AblateError, match=r"^mixer = 'own': .*") as error:
+        sizes.alone(small(mixer="own", n_ctx=49, **more))
+    assert what in LEAKS or "'held' of X" in str(error.value)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+@pytest.mark.parametrize("what", RIGHT)
+@pytest.mark.parametrize("n_ctx", [16, 200])
+def test_planning_accepts_what_sees_the_past_alone(what: str, n_ctx: int) -> None:
+    own_mixer(RIGHT[what])
+    assert not sizes.alone(small(mixer="own", n_ctx=n_ctx))
+
+
+@pytest.mark.parametrize("what", ["a branch that starts at 0", "chunks"])
+def test_a_masked_model_may_see_later_tokens(what: str) -> None:
+    own_mixer(LEAKS[what])
+    assert not sizes.alone(small(mixer="own", n_ctx=49, objective="masked"))
+
+
+TWO_WAYS = """
+class Model(nn.Module):
+    def __init__(self, n_vocab):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(n_vocab, 8), nn.Linear(16, n_vocab)
+        self.lstm = nn.LSTM(8, 8, batch_first=True, bidirectional=True)
+    def forward(self, tokens):
+        return self.head(self.lstm(self.embed(tokens))[0])
+"""
+COMPONENT = f"""{HEAD}
+from ablate.components.attention import Mixer
+@level("mixer", "component", meaning="the future")
+class Component(Mixer):
+    def build(self, config, pack, width):
+        return Turned()
+class Turned(nn.Module):
+    def forward(self, x, bias=None):
+        return x.flip(-2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "use", "base", "factor"),
+    [
+        (HEAD + TWO_WAYS, "", "", 'architecture = ["transformer", "mine.py:Model"]'),
+        (COMPONENT, "mine.py", "", 'mixer = ["attention", "component"]'),
+        (
+            f'{HEAD}\n@level("mixer", "own", meaning="x")\n{CONV}',
+            'parts.py", "mine.py',
+            'optimiser = "torch-adamw"\n',
+            'mixer = ["attention", "own"]',
+        ),
+    ],
+    ids=["whole model", "component", "beside an optimiser"],
+)
+def test_a_cell_that_sees_the_future_is_one_line(
+    text: str, use: str, base: str, factor: str, parts: Path
+) -> None:
+    (parts / "mine.py").write_text(text)
+    study = STUDY[: STUDY.index("[factors]")] + f"{base}[factors]\n{factor}\n"
+    study = study.replace('use = ["parts.py"]', f'use = ["{use}"]' if use else "")
+    with pytest.raises(AblateError) as error:
+        assert planned(parts, study).notes
+    name, _, other = factor.partition(" = ")
+    level = other.split('"')[3]
+    assert f": cell '{name}={level}': " in str(error.value)
+    assert f"{name} = {level!r}" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_packs_are_compared_where_no_branch_is_multiplied_by_0() -> None:
+    own_mixer("""class X(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.scale, self.out = nn.Parameter(torch.zeros(1)), nn.Linear(d_model, d_model)
+        nn.init.zeros_(self.out.weight)
+    def forward(self, x):
+        return self.scale * self.out(Other.apply(x))
+
+class Other(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x * 1
+    @staticmethod
+    def setup_context(context, given, output):
+        pass
+    @staticmethod
+    def backward(context, gradient):
+        return gradient
+    @staticmethod
+    def vmap(info, dims, x):
+        return x * 2, dims[0]
+""")
+    assert "differ from those of a run alone" in sizes.alone(small(mixer="own"))
+
+
+def test_moved_weights_keep_their_sign_and_members_move_as_alone() -> None:
+    config = small(norm_kind="power")
+    pack, first = trial.moved(config, 3, 7), built(config, 3, 7)
+    for (name, one), other in zip(pack.named_parameters(), first.parameters(), strict=True):
+        assert ((one != other) & (one.sign() * other.sign() >= 0)).all(), name
+    for mine, alone in zip(pack.parameters(), trial.moved(config, 7).parameters(), strict=True):
+        assert torch.equal(mine[1:], alone)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))

@@ -41,12 +41,12 @@ class Plain(nn.Module):
         self.pack, self.width = pack, width
         self.called = component.called(config)
         self._component, self._config = component, config
-        self.member = self._made(0, "")
+        self.member = self.made(0, "")
         _stack(self.member, pack)
         # not a submodule: `member` is one already
         object.__setattr__(self, "_entry", _Entry(self.member))
 
-    def _made(self, seed: int, name: str) -> nn.Module:
+    def made(self, seed: int, name: str) -> nn.Module:
         """Return a new plain module, as a seed and a name decide it."""
         with drawn(seed, name):
             made = self._component.plain
@@ -76,7 +76,7 @@ class Plain(nn.Module):
             seeds: Of the members.
         """
         for k, seed in enumerate(seeds):
-            fresh = self._made(seed, name)
+            fresh = self.made(seed, name)
             for mine, its in ((_parameters, _parameters), (_buffers, _buffers)):
                 values = its(fresh)
                 for key, stacked in mine(self.member).items():

@@ -351,7 +351,7 @@ def normal(seed: int, name: str, shape: Sequence[int]) -> Tensor:
     """
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
-    return torch.randn(*shape, generator=generator)
+    return torch.randn(list(shape), generator=generator)
 
 
 def _measure(x: Tensor) -> tuple[Tensor, Tensor]:
