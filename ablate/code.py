@@ -20,12 +20,14 @@ class Code:
         version: SHA-256 of `text`; where there is no text, what a package calls its version.
         text: What the file holds; None for a package, which is known by its version.
         about: What readers learn of it without loading it, as JSON values.
+        file: Absolute path that the text was read from, its `__file__`; kept with no result.
     """
 
     name: str
     version: str
     text: str | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
+    file: str | None = field(default=None, compare=False)
 
     @property
     def label(self) -> str:

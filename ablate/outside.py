@@ -7,15 +7,18 @@ Readers of a database do not load them.
 
 from __future__ import annotations
 
+import functools
 import linecache
+import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
+from typing import Any
 
 from ablate import metrics as measures
 from ablate.code import Code, identity, of_text, place
@@ -27,8 +30,11 @@ from ablate.paths import expanded
 GROUP = "ablate.levels"  # of the entry points of packages
 LARGEST = 1 << 20  # bytes of a file
 
-# name, version and whole models → levels and metrics, which are registered only while they are used
-_loaded: dict[tuple[str, ...], list[Component | Metric]] = {}
+_LIBRARY = Path(os.__file__).parent  # Python's own modules
+_INSTALLED = ("site-packages", "dist-packages")  # folders of packages
+
+# path, name, version, whole models → levels and metrics, which are registered while they are used
+_loaded: dict[tuple[str | None, ...], list[Component | Metric]] = {}
 _used: list[Component | Metric] = []
 
 
@@ -54,17 +60,15 @@ def find(names: Sequence[str], folder: Path, models: Sequence[str] = ()) -> tupl
         [
             replace(code, about={"models": of_file[code.name]} if of_file[code.name] else {})
             for code in found
-        ],
-        folder,
+        ]
     )
 
 
-def use(sources: Sequence[Code], folder: Path | None = None) -> tuple[Code, ...]:
+def use(sources: Sequence[Code]) -> tuple[Code, ...]:
     """Load code, and make its levels and metrics the only ones that are not ablate's.
 
     Args:
         sources: Files by their text, and packages.
-        folder: Folder of the files. A file may import no other file from it.
 
     Returns:
         The code, with its levels and metrics in `about`.
@@ -77,9 +81,9 @@ def use(sources: Sequence[Code], folder: Path | None = None) -> tuple[Code, ...]
         measures.remove(one) if isinstance(one, Metric) else catalogue.remove(one)
     found = []
     for code in sources:
-        known = code.name, code.version, *code.about.get("models", ())
+        known = code.file, code.name, code.version, *code.about.get("models", ())
         if known not in _loaded:
-            _loaded[known] = _load(code, folder)
+            _loaded[known] = _load(code)
         for one in _loaded[known]:
             measures.add(one) if isinstance(one, Metric) else catalogue.add(one)
             _used.append(one)
@@ -100,7 +104,8 @@ def _read(name: str, folder: Path) -> Code:
             raise AblateError(f"{path}: the file is too large: at most 1 MiB")
         if not path.is_file():
             raise AblateError(f"{path}: code is a regular file")
-        return of_text(name, path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
+        return replace(of_text(name, text), file=str(path.absolute()))
     except UnicodeDecodeError:
         raise AblateError(f"{path}: a Python file must be UTF-8 text") from None
     except OSError as error:
@@ -167,7 +172,7 @@ def _package(name: str) -> Code:
     return Code(name, found.version)
 
 
-def _load(code: Code, folder: Path | None) -> list[Component | Metric]:
+def _load(code: Code) -> list[Component | Metric]:
     """Run code and return the levels and metrics that it registers."""
     with catalogue.collecting() as components, measures.collecting() as rows:
         if code.text is None:
@@ -175,7 +180,7 @@ def _load(code: Code, folder: Path | None) -> list[Component | Metric]:
                 with _failing(code.name):
                     entry.load()
         else:
-            _run(code, folder)
+            _run(code)
     if not (components or rows):
         raise AblateError(
             f"{code.name} registers no level or metric: put @level(FACTOR, NAME, meaning=…) above a"
@@ -186,21 +191,19 @@ def _load(code: Code, folder: Path | None) -> list[Component | Metric]:
     return [*levels, *(replace(row, origin=code.label) for row in rows)]
 
 
-def _run(code: Code, folder: Path | None) -> None:
+def _run(code: Code) -> None:
     """Run a file's text as a module. Tracebacks show the lines of this text."""
     assert code.text is not None
+    _watch()
     module = ModuleType(f"{catalogue.OUTSIDE}{code.version[:16]}")
-    module.__file__ = code.name
+    module.__file__ = code.file or code.name
     sys.modules[module.__name__] = module  # where dataclasses and `module = …` look it up
     lines = code.text.splitlines(keepends=True)
     linecache.cache[code.name] = (len(code.text), None, lines, code.name)
-    before = set(sys.modules)
     with _failing(code.name):
         exec(compile(code.text, code.name, "exec"), module.__dict__)
         for model in code.about.get("models", ()):
             _register(model, module)
-    if folder:
-        _refuse_neighbours(code.name, folder, set(sys.modules) - before)
 
 
 def _register(model: str, module: ModuleType) -> None:
@@ -213,18 +216,55 @@ def _register(model: str, module: ModuleType) -> None:
     catalogue.level("architecture", model, meaning=f"{name} of {file}")(made)
 
 
-def _refuse_neighbours(name: str, folder: Path, imported: Iterable[str]) -> None:
-    """Refuse a file that imports another one beside it: edits of that one would change no key."""
-    beside = (folder / expanded(name)).resolve().parent
-    for other in sorted(imported):
-        file = getattr(sys.modules[other], "__file__", None)
-        # torch has modules whose `__file__` is a bare name, which no folder has
-        if file and Path(file).is_file() and Path(file).resolve().parent == beside:
-            del sys.modules[other]
-            raise AblateError(
-                f"{name} imports {Path(file).name}, whose edits would change no run; put both in"
-                " one file, or in an installed package"
-            )
+@functools.cache
+def _watch() -> None:
+    """From now on refuse what files from outside import, whose edits would change no key.
+
+    A hook sees each module that is run, however and whenever a file asks for it: by a statement in
+    a function, or by its path.
+    """
+    sys.addaudithook(_refuse_uninstalled)
+
+
+def _refuse_uninstalled(event: str, about: tuple[Any, ...]) -> None:
+    """Refuse to run a module for a file from outside, unless it is of an installed package."""
+    if event == "exec":
+        file = about[0].co_filename
+    elif event == "import":  # names the file of a compiled module alone
+        file = about[1]
+    else:
+        return
+    if not file or file.startswith("<"):
+        return
+    frame: FrameType | None = sys._getframe(1)
+    while frame and _of_library(frame.f_code.co_filename):  # `importlib`, on behalf of its caller
+        frame = frame.f_back
+    if not frame or not frame.f_globals.get("__name__", "").startswith(catalogue.OUTSIDE):
+        return
+    path = Path(file).absolute()
+    if path.is_file() and not _installed(path):
+        beside = Path(frame.f_globals["__file__"]).parent
+        name = path.relative_to(beside) if path.is_relative_to(beside) else path
+        raise AblateError(
+            f"{frame.f_code.co_filename} imports {name}, whose edits would change no run; put the"
+            " code of both into one file, or install the imported one as a package, not editable"
+        )
+
+
+def _of_library(file: str) -> bool:
+    return file.startswith("<frozen ") or (
+        Path(file).is_relative_to(_LIBRARY) and not {*Path(file).parts} & {*_INSTALLED}
+    )
+
+
+def _installed(path: Path) -> bool:
+    """Whether a module is of Python, of ablate or of a package that was installed as a copy."""
+    return any(
+        folder in (_LIBRARY, Path(__file__).parent)
+        or folder.name in _INSTALLED
+        or any(folder.glob("*.dist-info"))  # a folder of `pip install --target`
+        for folder in path.parents
+    )
 
 
 @contextmanager

@@ -195,6 +195,20 @@ def test_merge_refuses_studies_of_one_name_that_drop_results(tmp_path: Path, tex
             )
 
 
+@pytest.mark.parametrize("theirs", ["a.db", "b.db"])
+def test_a_refused_merge_says_what_either_database_has(tmp_path: Path, theirs: str) -> None:
+    a = trained(tmp_path, "a.db", FILE)
+    b = trained(tmp_path, "b.db", FILE.replace("seeds = 2", "seeds = [2, 3]"))
+    ours = b if theirs == "a.db" else a
+    with (
+        store.open(ours, create=True) as db,
+        store.open(str(tmp_path / theirs)) as other,
+        pytest.raises(AblateError) as refused,
+    ):
+        merge(db, other)
+    assert f"2 in {a}" in str(refused.value) and f"[2, 3] in {b}" in str(refused.value)
+
+
 def test_merge_says_whose_file_holds(tmp_path: Path) -> None:
     asked = {"a.db": "Which?", "b.db": "Which wiring?"}
     for name, question in asked.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -491,6 +492,77 @@ def test_a_file_that_does_not_serve_is_one_line(
     assert all(word in str(error.value) for word in said), str(error.value)
     assert "\n" not in str(error.value)
     planned(parts)  # nothing is left behind
+
+
+BY_PATH = """
+import importlib.util, os
+spec = importlib.util.spec_from_file_location("ops", os.path.dirname(__file__) + "/lab/ops.py")
+ops = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(ops)
+"""
+
+
+@pytest.mark.parametrize("regular", [True, False])
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"from lab.ops import gate\n{MODULE}",
+        f"import importlib\nimportlib.import_module('lab.ops')\n{MODULE}",
+        MODULE.replace("return x", "from lab import ops; return ops.gate(x)"),
+        BY_PATH + MODULE,
+    ],
+    ids=["statement", "importlib", "in a function", "by path"],
+)
+def test_a_file_that_imports_a_package_which_is_not_installed_is_refused(
+    text: str, regular: bool, parts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(parts))
+    monkeypatch.delitem(sys.modules, "lab", raising=False)
+    (parts / "lab").mkdir()
+    if regular:
+        (parts / "lab" / "__init__.py").touch()
+    (parts / "lab" / "ops.py").write_text("def gate(x): return x\n")
+    (parts / "mine.py").write_text(text)
+    study = STUDY.replace('["parts.py"]', '["parts.py", "mine.py"]')
+    with pytest.raises(AblateError, match=r"mine.py imports lab/") as error:
+        planned(parts, study.replace('"squared"]', '"squared", "other"]'))
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_may_import_a_copy_of_a_package_and_no_editable_one(
+    parts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, source = parts / "target", parts / "source"
+    for folder, name in ((site, "copied"), (source, "edited")):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text("import colorsys\n")
+        (site / f"{name}-1.0.dist-info").mkdir()  # an editable install has this alone there
+        monkeypatch.syspath_prepend(str(folder))
+    study = STUDY.replace('["parts.py"]', '["parts.py", "mine.py"]')
+    (parts / "mine.py").write_text(f"import copied, ablate.draws, colorsys\n{MODULE}")
+    planned(parts, study)
+    (parts / "mine.py").write_text(f"import edited\n{MODULE}")
+    with pytest.raises(AblateError, match=r"mine.py imports .*edited"):
+        planned(parts, study)
+
+
+def test_a_file_finds_what_is_beside_it_from_any_folder(
+    parts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (parts / "size.txt").write_text("3")
+    text = f"from pathlib import Path\nsize = Path(__file__).parent / 'size.txt'\n{MODULE}"
+    (parts / "mine.py").write_text(text.replace("return x", "return x * int(size.read_text())"))
+    study = STUDY.replace('["parts.py"]', '["parts.py", "mine.py"]')
+    study = study.replace('"squared"]', '"squared", "other"]')
+    made = planned(parts, study).study
+    job = Job((run_of(small(activation="other")),), Evaluation(), use=made.use)
+    _, received, _ = messages.decode(messages.encode(1, job, []))
+    outside._loaded.clear()
+    (parts / "elsewhere").mkdir()
+    monkeypatch.chdir(parts / "elsewhere")
+    outside.use(received.use)  # as a worker does
+    config = received.runs[0].config
+    assert built(config)(tokens(config)).isfinite().all()
 
 
 INIT = "    def __init__(self):"

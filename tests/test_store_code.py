@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 from store_plans import do_all, fresh, plan_of, rows
 
-from ablate import outside
+from ablate import outside, store
 from ablate.code import Code, of_text
+from ablate.errors import AblateError
 from ablate.store import Database, code, forget, merge, owners, register
 from ablate.store.thin import thin
 
@@ -60,20 +62,53 @@ def test_runs_of_every_version_are_counted(db: Database) -> None:
 
 def test_merging_keeps_every_version_and_the_later_plan(tmp_path: Path) -> None:
     other = of_text("parts.py", f"# elsewhere{TEXT}")
+    with fresh(tmp_path / "a.db") as a:
+        trained(a, FIRST)
+        trained(a, other)
+        a.close()
+        shutil.copy(a.path, tmp_path / "b.db")
+        trained(a, SECOND)  # revision 3
+        with store.open(str(tmp_path / "b.db"), create=True) as b:
+            for one, two in ((a, b), (b, a)):
+                merge.merge(one, two)
+            assert sorted(map(repr, told(a))) == sorted(map(repr, told(b)))
+            assert {version: (active, left) for version, active, _, left in told(a)} == {
+                FIRST.version: (False, 2),
+                SECOND.version: (True, 0),
+                other.version: (False, 2),
+            }
+            before = told(a)
+            assert merge.merge(a, b).studies == 0 and told(a) == before
+
+
+def test_merging_refuses_to_drop_the_results_of_other_code(tmp_path: Path) -> None:
     with fresh(tmp_path / "a.db") as a, fresh(tmp_path / "b.db") as b:
         trained(a, FIRST)
-        trained(a, SECOND)  # revision 2
-        trained(b, other)
+        trained(b, SECOND)
         for one, two in ((a, b), (b, a)):
-            merge.merge(one, two)
-        assert sorted(map(repr, told(a))) == sorted(map(repr, told(b)))
-        assert {version: (active, left) for version, active, _, left in told(a)} == {
-            FIRST.version: (False, 2),
-            SECOND.version: (True, 0),
-            other.version: (False, 2),
-        }
-        before = told(a)
-        assert merge.merge(a, b).studies == 0 and told(a) == before
+            before = told(one)
+            with pytest.raises(AblateError) as error:
+                merge.merge(one, two)
+            said = str(error.value)
+            for db, source in ((a, FIRST), (b, SECOND)):
+                assert f"{source.version[:12]} in {db.path}" in said
+            assert f"2 runs of {MINE}" in said and "parts.py" in said and "--rename" in said
+            assert told(one) == before
+        merge.merge(a, b, {"wiring": "theirs"})
+        assert [told(a, name)[0][2] for name in ("wiring", "theirs")] == [{MINE: 2}, {MINE: 2}]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_merging_says_which_code_holds_where_nothing_is_lost(turned: bool, tmp_path: Path) -> None:
+    with fresh(tmp_path / "a.db") as a, fresh(tmp_path / "b.db") as b:
+        used = outside.use([SECOND])
+        register.register(b, replace(plan_of(levels=("serial", "mine")), code=used))
+        register.register(a, plan_of(levels=("serial",)))
+        trained(a, FIRST)  # revision 2, which is the later one
+        one, two = (b, a) if turned else (a, b)
+        (said,) = merge.merge(one, two).edited
+        assert f"parts.py of study wiring differs; that of {a.path} holds" in said
+        assert (FIRST.version, True, {MINE: 2}, 0) in told(one)
 
 
 def test_thinning_takes_folders_of_users_out(db: Database) -> None:

@@ -21,6 +21,7 @@ from ablate.evaluation import Evaluation
 from ablate.plan import Decision
 from ablate.store import Database, decisions, findings, owners, register, runs
 from ablate.store import forget as forgetting
+from ablate.store import merge as merging
 from ablate.store.check import check
 from ablate.store.findings import FindingRow
 from ablate.store.ingest import ingest
@@ -165,6 +166,8 @@ def test_merge_is_idempotent_and_commutative_and_loses_nothing(
 ) -> None:
     counter = itertools.count()
     with tempfile.TemporaryDirectory(dir=MEMORY) as name, pytest.MonkeyPatch.context() as patch:
+        # which studies are one has tests of its own; these plans differ while their files do not
+        patch.setattr(merging, "_refuse_loss", lambda *given: None)
         # the same names every time
         patch.setattr(secrets, "token_hex", lambda size: f"{next(counter):0{2 * size}x}")
         folder = Path(name)
@@ -361,6 +364,59 @@ def test_studies_that_measure_shared_runs_otherwise_are_not_merged(
     with pytest.raises(AblateError, match="measures them differently"):
         merge(a, b)
     assert _content(a.path) == before
+
+
+def _refused(a: Database, b: Database, *words: str) -> None:
+    """Merging either into the other is refused in words, and changes nothing."""
+    for ours, theirs in ((a, b), (b, a)):
+        before = _content(ours.path)
+        with pytest.raises(AblateError) as error:
+            merge(ours, theirs)
+        said = str(error.value)
+        assert "\n" not in said and all(word in said for word in words), said
+        assert _content(ours.path) == before
+
+
+def test_a_study_that_loses_a_cell_is_refused_also_where_its_file_is_the_same(
+    two: tuple[Database, Database],
+) -> None:
+    a, b = two
+    for db, lr in ((a, 0.1), (b, 0.2)):  # such as a rate that was chosen otherwise
+        trained(db, plan_of(lr=lr))
+    _refused(a, b, "4 runs of topology=serial and topology=parallel", "--rename wiring=NEW")
+    merge(a, b, {"wiring": "other"})
+    assert rows(a.path, "SELECT study, count(*) FROM runs WHERE loss IS NOT NULL GROUP BY 1") == [
+        ("other", 4),
+        ("wiring", 4),
+    ]
+
+
+OWN = [Evaluation(own=(("share", version * 64),)) for version in "12"]
+VALUES = [("loss", 0, 2.0), ("accuracy", 0, 0.5), ("share", 0, 0.5)]
+
+
+def test_results_that_two_versions_of_a_metric_measured_are_not_mixed(
+    two: tuple[Database, Database],
+) -> None:
+    a, b = two
+    for db, evaluation in zip(two, OWN, strict=True):
+        trained(db, plan_of(evaluation=evaluation), finals=VALUES)
+    _refused(a, b, "4 runs of topology=serial and topology=parallel", "keep two databases")
+
+
+def test_results_that_were_measured_again_take_the_place_of_the_earlier_ones(
+    two: tuple[Database, Database],
+) -> None:
+    a, b = two
+    trained(a, plan_of(evaluation=OWN[0]), finals=VALUES)
+    a.close()
+    shutil.copy(a.path, b.path)
+    trained(b, plan_of(evaluation=OWN[1]), loss=3.0, finals=[("loss", 0, 3.0), *VALUES[1:]])
+    for db, other in ((b, a), (a, b)):
+        merge(db, other)
+        assert rows(db.path, "SELECT status, loss, count(*) FROM runs GROUP BY 1, 2") == [
+            ("complete", 3.0, 4)
+        ]
 
 
 def test_merge_while_a_study_runs_is_refused(two: tuple[Database, Database]) -> None:

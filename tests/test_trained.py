@@ -159,6 +159,7 @@ def test_a_file_of_weights_needs_neither_database_nor_parts(db: str, tmp_path: P
         assert other(given).shape == (1, 13, 256)
     assert again.tokenizer.decode(given[0]) == "It is a truth"
     assert again.about.run.seed == 0 and again.about.keep == "final" and again.about.step == 12
+    assert [code.file for code in again.about.use] == [None]  # no folder of a user
 
 
 def test_changed_code_in_a_file_of_weights_is_refused(db: str, tmp_path: Path) -> None:

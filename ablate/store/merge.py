@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -22,6 +22,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from ablate.code import short
 from ablate.errors import AblateError, unknown
 from ablate.evaluation import Evaluation
 from ablate.paths import atomic
@@ -32,7 +33,8 @@ from ablate.store.records import ACCEPTED, ATTEMPT_STATUS
 from ablate.store.register import refuse_other_measures
 from ablate.store.studies import StudyContent, rank
 from ablate.study.parse import NAME, NAMED
-from ablate.study.revision import changes
+from ablate.study.revision import between, changes
+from ablate.units import listed
 
 _RUN_RANK = (
     *("planned", "failed", "oom", "timeout", "stopped"),
@@ -136,29 +138,22 @@ def merge(db: Database, other: Database, names: Mapping[str, str] | None = None)
             )
     with other.read() as theirs, _copied(db, other, theirs) as copied:
         with db.begin() as ours:
-            added = _named(studies.read(theirs), names, other)
-            results = {name: replaced.results(theirs, their) for name, (their, _) in added.items()}
+            stored, known = _stored(theirs, other), _stored(ours, db)
+            added = _named(stored, names, other)
             series = _series(ours, theirs)
-            known = studies.read(ours)
-            before = {name: replaced.results(ours, name) for name in known}
             ids, new, renewed, weights = _runs(ours, theirs, series, db, other)
             if weights.taken != copied:
                 raise AblateError(f"database {db.path} was written meanwhile; merge again")
             changed, edited = 0, list[str]()
-            for name, (their_name, content) in added.items():
-                combined = content
-                if name in known:
-                    combined = studies.combine(known[name], content)
-                    both = (known[name], before[name]), (content, results[name])
-                    if lost := _dropped(combined, *both):
-                        raise AblateError(
-                            f"study {name!r} is another one in {other.path}: merging would drop the"
-                            f" results of {lost}; keep both: ablate db merge --rename"
-                            f" {quote(f'{their_name}=NEW')}, with a new name for the one in"
-                            f" {other.path}"
-                        )
-                    edited += _edited(name, (known[name], db), (content, other))
-                if combined != known.get(name):
+            for name, (their_name, their) in added.items():
+                combined = their.content
+                if our := known.get(name):
+                    combined = studies.combine(our.content, their.content)
+                    is_ours = our.content.is_later(their.content)
+                    early, late = (their, our) if is_ours else (our, their)
+                    _refuse_loss(name, early, late, their_name, other)
+                    edited += _edited(name, early, late)
+                if not our or combined != our.content:
                     studies.write(ours, name, combined, ids)
                     changed += 1
             for study_id, evaluation in ours.exec_driver_sql(
@@ -169,6 +164,38 @@ def merge(db: Database, other: Database, names: Mapping[str, str] | None = None)
         for file in weights.dropped:
             file.unlink(missing_ok=True)
     return Merged(changed, new, renewed, len(copied), edited)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A study as one database has it before the merge.
+
+    Attributes:
+        content: The study.
+        results: Its cells and their runs that have a result or are running.
+        path: The database.
+        accepted: Key of each run of the database → journal of the attempt that is accepted.
+        journals: Those of all attempts of the database that have a result.
+    """
+
+    content: StudyContent
+    results: replaced.Results
+    path: Path
+    accepted: Mapping[str, str]
+    journals: Set[str]
+
+
+def _stored(connection: Connection, db: Database) -> dict[str, _Stored]:
+    """Return every study of a database by its name."""
+    attempts = connection.exec_driver_sql(
+        "SELECT key, journal, attempt.status FROM attempt JOIN run ON run.id = run_id"
+    ).all()
+    accepted = {key: journal for key, journal, status in attempts if status in ACCEPTED}
+    journals = {journal for _, journal, status in attempts if status in _WITH_RESULT}
+    return {
+        name: _Stored(content, replaced.results(connection, name), db.path, accepted, journals)
+        for name, content in studies.read(connection).items()
+    }
 
 
 @dataclass
@@ -214,45 +241,95 @@ def _copied(db: Database, other: Database, theirs: Connection) -> Iterator[set[P
 
 
 def _named(
-    theirs: Mapping[str, StudyContent], names: Mapping[str, str], other: Database
-) -> dict[str, tuple[str, StudyContent]]:
+    theirs: Mapping[str, _Stored], names: Mapping[str, str], other: Database
+) -> dict[str, tuple[str, _Stored]]:
     """Return the name of each study of `other` in this database → its name there, and itself."""
     for old, new in names.items():
         if old not in theirs:
             raise unknown(f"study in {other.path}", old, theirs)
         if not re.fullmatch(NAME, new):
             raise AblateError(f"{new!r} cannot be the name of a study; a name has {NAMED}")
-    named = {names.get(name, name): (name, content) for name, content in theirs.items()}
+    named = {names.get(name, name): (name, stored) for name, stored in theirs.items()}
     if len(named) < len(theirs):
         raise AblateError(f"two studies of {other.path} would get one name; give another")
     return named
 
 
-def _dropped(combined: StudyContent, *sides: tuple[StudyContent, replaced.Results]) -> str:
-    """Return, in words, the results that the earlier of two studies loses by their combination.
+def _refuse_loss(
+    name: str, early: _Stored, late: _Stored, their_name: str, other: Database
+) -> None:
+    """Refuse to combine two studies of which the earlier one would lose results."""
+    lost, remeasured = _lost(early, late)
+    if not lost:
+        return
+    code = _versions(early, late)
+    why = [
+        *(f"{file}: {versions}" for file, versions in code.items()),
+        *between(early.content.toml, late.content.toml, (str(early.path), str(late.path))),
+    ] or ["the text that is trained on, a decision or the version of ablate differs"]
+    files = listed(code) or "the code"
+    alike = f"run one study file with one version of {files} for both, and merge then"
+    if remeasured:  # a database has one value of each metric of a run, under any name of a study
+        advice = f"{alike}, or keep two databases"
+    else:
+        renamed = quote(f"{their_name}=NEW")
+        advice = f"keep both: ablate db merge --rename {renamed}, with a new name for the one in"
+        advice += f" {other.path}" + (f"; or {alike}" if code else "")
+    raise AblateError(
+        f"study {name!r} is another one in {other.path}: merging would drop the results of {lost}"
+        f" in {early.path} ({replaced.few(why, '; ')}); {advice}"
+    )
 
-    Cells that the later one has left out on purpose, which it keeps as inactive, are not lost.
+
+def _lost(early: _Stored, late: _Stored) -> tuple[str, bool]:
+    """Find what the earlier of two studies loses by their combination.
+
+    Not lost is what the later one has left out on purpose: a cell that it keeps as inactive, or
+    results that its database has too.
+
+    Returns:
+        The results in words, and whether some are of runs that both have and that the later study
+        measures by another version of a metric of the user's own.
     """
-    (early, before), (late, _) = sorted(sides, key=lambda side: rank(side[0].header))
+    active = {label: cell.active for label, cell in late.content.cells.items()}
+    before: dict[str, dict[str, int | None]] = {}
+    for label, runs in early.results.items():
+        for key, seed in runs.items():
+            if active.get(label, True) and early.accepted.get(key, "") not in late.journals:
+                before.setdefault(label, {})[key] = seed
     after = {
         key
-        for label, cell in combined.cells.items()
-        if cell.active or label in late.cells
+        for label, cell in late.content.cells.items()
+        if active[label]
         for key, _ in cell.members
     }
-    toml = studies.TOML
-    return replaced.dropped(early.header[toml], late.header[toml], before, after)
+    wanted = dict(late.content.evaluation.own or ())
+    remeasured = any(
+        wanted.get(metric, version) != version
+        for metric, version in early.content.evaluation.own or ()
+    ) and any(not after.isdisjoint(runs) for runs in before.values())
+    return replaced.lost(late.content.toml, before, () if remeasured else after), remeasured
 
 
-def _edited(name: str, *sides: tuple[StudyContent, Database]) -> Iterator[str]:
-    """Yield what differs between the files of a study, if anything does."""
-    early, late = sorted(sides, key=lambda side: rank(side[0].header))
-    toml = studies.TOML
-    if changed := changes(early[0].header[toml], late[0].header[toml]):
+def _versions(*sides: _Stored) -> dict[str, str]:
+    """Return code of which two studies have other versions → which, and where, for readers."""
+    one, other = (side.content.versions for side in sides)
+    return {
+        name: ", ".join(f"{short(side.content.versions[name])} in {side.path}" for side in sides)
+        for name in one
+        if other.get(name, one[name]) != one[name]
+    }
+
+
+def _edited(name: str, early: _Stored, late: _Stored) -> Iterator[str]:
+    """Yield what differs between the files of a study and their code, if anything does."""
+    if changed := changes(early.content.toml, late.content.toml):
         yield (
-            f"the file of study {name} differs; that of {late[1].path} holds:"
+            f"the file of study {name} differs; that of {late.path} holds:"
             f" {replaced.few(changed, '; ')}"
         )
+    for file, versions in _versions(early, late).items():
+        yield f"{file} of study {name} differs; that of {late.path} holds: {versions}"
 
 
 def _series(ours: Connection, theirs: Connection) -> dict[int, int]:

@@ -2,7 +2,8 @@
 
 A study grows: an edited file may add cells and seeds, and cells without a result may leave. Where
 a cell loses every result that it has, or the file has fewer seeds and their results leave, the
-edited study is another one, and needs a name of its own or the user's consent.
+edited study is another one, and needs a name of its own or the user's consent. So is the study of
+that name in another database, whatever makes the difference.
 """
 
 from __future__ import annotations
@@ -37,41 +38,55 @@ def results(connection: Connection, study: str) -> dict[str, dict[str, int | Non
 
 
 def dropped(old: str, new: str, before: Results, after: Collection[str]) -> str:
-    """Return, in words, the results that a study loses with a cell or seeds; "" if none.
+    """Return, in words, the results that a study loses with an edited file; "" if none.
 
     Args:
         old: TOML text of the study that is stored.
         new: TOML text of the one that would follow it. Where both say the same, nothing is lost:
-            what differs is the text that is trained on, a decision or the version of ablate.
+            what differs is the text that is trained on, a decision or the version of ablate or of
+            the user's code, which `store.code.leaving` tells.
         before: What has results.
         after: Keys of the runs that the study would hold, in whatever cell.
     """
     changed = changes(old, new, folders=True)
     if not changed and TAKEN_OUT in old:  # the keys of runs alone say whether the files are others
         changed = ["the folders of its files are not known"]
-    if not changed:
-        return ""
+    gone = lost(new, before, after) if changed else ""
+    return gone and f"{gone} (changed: {few(changed, '; ')})"
+
+
+def lost(toml: str, before: Results, after: Collection[str]) -> str:
+    """Return, in words, the results of `before` that a study of this TOML text would not have.
+
+    Args:
+        toml: Text of the file that the study would have.
+        before: As for `dropped`.
+        after: As for `dropped`.
+    """
     gone = {cell: len(keys) for cell, keys in before.items() if keys.keys().isdisjoint(after)}
     if gone:
         runs, which = sum(gone.values()), few(list(gone))
     else:
-        stated = _seeds(new)
-        lost = {
+        stated = _seeds(toml)
+        unstated = {
             key: seed
             for keys in before.values()
             for key, seed in keys.items()
             if seed is not None and seed not in stated and key not in after
         }
-        if not lost:
+        if not unstated:
             return ""
-        seeds = [str(seed) for seed in sorted({*lost.values()})]
-        runs, which = len(lost), f"seed{'' if len(seeds) == 1 else 's'} {few(seeds)}"
-    return f"{plural(runs, 'run')} of {which} (changed: {few(changed, '; ')})"
+        seeds = [str(seed) for seed in sorted({*unstated.values()})]
+        runs, which = len(unstated), f"seed{'' if len(seeds) == 1 else 's'} {few(seeds)}"
+    return f"{plural(runs, 'run')} of {which}"
 
 
 def _seeds(toml: str) -> Container[int]:
-    """Return the seeds of a study file; all where a rule decides on them."""
-    seeds = tomllib.loads(toml).get("seeds")
+    """Return the seeds of a study file; all where a rule decides on them, or it is not TOML."""
+    try:
+        seeds = tomllib.loads(toml).get("seeds")
+    except tomllib.TOMLDecodeError:
+        seeds = None
     if isinstance(seeds, int):
         return range(seeds)
     return seeds if isinstance(seeds, list) else range(1 << 31)

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from ablate.evaluation import Evaluation
 from ablate.store import schema
 
 _HEADER = (
@@ -18,7 +19,7 @@ _HEADER = (
     "goal",
     "evaluation",
 )  # the first decide which is later
-TOML = _HEADER.index("toml")
+_TOML, _EVALUATION = _HEADER.index("toml"), _HEADER.index("evaluation")
 _CODE = tuple(column.name for column in schema.code.columns if column.name != "study_id")
 _FINDING = tuple(column.name for column in schema.finding.columns if column.name != "study_id")
 _EFFECT = tuple(
@@ -55,6 +56,25 @@ class StudyContent:
     findings: list[tuple[Any, ...]] = field(default_factory=list)  # values of `_FINDING`
     # (name, version) of code → whether it is active, text and about
     code: dict[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
+
+    @property
+    def toml(self) -> str:
+        """The text of its file."""
+        return str(self.header[_TOML])
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """What its runs are measured by."""
+        return Evaluation.model_validate_json(self.header[_EVALUATION])
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of the code that its plan has, by name."""
+        return {name: version for (name, version), (active, *_) in self.code.items() if active}
+
+    def is_later(self, other: StudyContent) -> bool:
+        """Whether this one holds when both are one study, as it does where they are equal."""
+        return rank(self.header) >= rank(other.header)
 
 
 def rank(values: tuple[Any, ...]) -> tuple[tuple[bool, Any], ...]:
@@ -116,7 +136,7 @@ def combine(a: StudyContent, b: StudyContent) -> StudyContent:
 
     Commutative.
     """
-    late, early = (a, b) if rank(a.header) >= rank(b.header) else (b, a)
+    late, early = (a, b) if a.is_later(b) else (b, a)
     same = late.header == early.header
     result = StudyContent(late.header)
     for label in dict.fromkeys([*late.cells, *early.cells]):

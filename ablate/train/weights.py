@@ -149,7 +149,11 @@ def write(path: Path, weights: Mapping[str, Tensor], about: About) -> None:
     """
     described = {
         "run": asdict(about.run),
-        "use": [asdict(code) for code in about.use],
+        # not where the file was, which means nothing elsewhere
+        "use": [
+            {name: value for name, value in asdict(code).items() if name != "file"}
+            for code in about.use
+        ],
         **{name: getattr(about, name) for name in _PLAIN},
     }
     metadata = {
