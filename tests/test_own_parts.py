@@ -964,6 +964,14 @@ def test_a_schedule_is_tried_by_training(schedule: str, holds: bool) -> None:
     assert verdicts("schedule", "own") == {"training": "ok" if holds else "FAILED"}
 
 
+def test_a_part_is_tried_whatever_the_size_of_the_vocabulary() -> None:
+    text = f"{HEAD}\n@level('norm_kind', 'own', meaning='x')\n{WRONG['causality']}"
+    outside.use([of_text("own.py", text)])
+    large = {"n_vocab": 1 << 20, "d_model": 64, "n_head": 2, "n_ctx": 16, "batch_tokens": 32}
+    with pytest.raises(AblateError, match="future"):
+        sizes.alone(RunConfig(norm_kind="own", **large))
+
+
 OPTIMISERS = {
     "goes on from a checkpoint": (
         "self.kept = {}",

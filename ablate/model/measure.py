@@ -21,6 +21,7 @@ from ablate.model.transformer import Transformer, beside, model_of
 from ablate.sizes import Parts
 
 LARGEST = 1 << 26  # parameters of a model that is tried on the CPU
+VOCABULARY = 1 << 10  # tokens of one, where no part of the user's own has a row for each token
 
 
 def parts(config: RunConfig) -> Parts:
@@ -175,8 +176,10 @@ def alone(config: RunConfig) -> str:
     """
     from ablate.model.trial import packed, works
 
-    layers = {"n_layer": 1} if config.part("architecture").of_blocks else {}
-    few = config.model_copy(update=layers | {"batch_tokens": 2 * config.n_ctx})
+    fewer = {"n_layer": 1} if config.part("architecture").of_blocks else {}
+    if not any(config.part(factor).origin for factor in ("architecture", "embedding")):
+        fewer["n_vocab"] = min(config.n_vocab, VOCABULARY)
+    few = config.model_copy(update=fewer | {"batch_tokens": 2 * config.n_ctx})
     if _built(few).n_params > LARGEST:
         return "too large to be tried on this host"
     if broken := works(few):
