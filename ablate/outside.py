@@ -211,7 +211,11 @@ def _register(model: str, module: ModuleType) -> None:
     file, _, name = model.rpartition(":")
     made = getattr(module, name, None)
     if not callable(made):
-        others = [one for one, value in vars(module).items() if callable(value)]
+        others = [  # not what the file imports
+            one
+            for one, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", "") == module.__name__
+        ]
         raise unknown(f"class or function of {file}", name, others)
     catalogue.level("architecture", model, meaning=f"{name} of {file}")(made)
 

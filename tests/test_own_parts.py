@@ -680,6 +680,7 @@ def test_a_whole_model_that_is_not_there_is_one_line(
     with pytest.raises(AblateError) as error:
         planned(parts, text)
     assert all(word in str(error.value) for word in said) and "\n" not in str(error.value)
+    assert "Field" not in str(error.value)  # which the file imports
 
 
 def test_a_mixer_of_ones_own_has_no_use_for_positions_of_scores() -> None:
