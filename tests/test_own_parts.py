@@ -965,12 +965,22 @@ def test_a_schedule_is_tried_by_training(schedule: str, holds: bool) -> None:
     assert verdicts("schedule", "own") == {"training": "ok" if holds else "FAILED"}
 
 
-def test_a_part_is_tried_whatever_the_size_of_the_vocabulary() -> None:
-    text = f"{HEAD}\n@level('norm_kind', 'own', meaning='x')\n{WRONG['causality']}"
-    outside.use([of_text("own.py", text)])
+@pytest.mark.parametrize("factor", ["norm_kind", "architecture"])
+def test_a_part_is_tried_whatever_the_size_of_the_vocabulary(factor: str) -> None:
+    norm = f"@level('norm_kind', 'own', meaning='x')\n{WRONG['causality']}"
+    whole = """
+@level("architecture", "own", meaning="x")
+class Whole(nn.Module):
+    def __init__(self, n_vocab, d_model):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(n_vocab, d_model), nn.Linear(d_model, n_vocab)
+    def forward(self, tokens):
+        return self.head(self.embed(tokens).flip(1))
+"""
+    outside.use([of_text("own.py", f"{HEAD}\n{norm if factor == 'norm_kind' else whole}")])
     large = {"n_vocab": 1 << 20, "d_model": 64, "n_head": 2, "n_ctx": 16, "batch_tokens": 32}
     with pytest.raises(AblateError, match="future"):
-        sizes.alone(RunConfig(norm_kind="own", **large))
+        sizes.alone(RunConfig(**large | {factor: "own"}))
 
 
 OPTIMISERS = {

@@ -21,7 +21,7 @@ from ablate.model.transformer import Transformer, beside, model_of
 from ablate.sizes import Parts
 
 LARGEST = 1 << 26  # parameters of a model that is tried on the CPU
-VOCABULARY = 1 << 10  # tokens of one, where no part of the user's own has a row for each token
+VOCABULARY = 1 << 10  # tokens of such a model, where no part has a number of its own
 
 
 def parts(config: RunConfig) -> Parts:
@@ -177,7 +177,8 @@ def alone(config: RunConfig) -> str:
     from ablate.model.trial import packed, works
 
     fewer = {"n_layer": 1} if config.part("architecture").of_blocks else {}
-    if not any(config.part(factor).origin for factor in ("architecture", "embedding")):
+    of_tokens = map(config.part, ("architecture", "embedding"))
+    if all("n_vocab" in one.asks for one in of_tokens if one.origin):
         fewer["n_vocab"] = min(config.n_vocab, VOCABULARY)
     few = config.model_copy(update=fewer | {"batch_tokens": 2 * config.n_ctx})
     if _built(few).n_params > LARGEST:
