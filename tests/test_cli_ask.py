@@ -68,6 +68,8 @@ def default(ablate: Run, trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (["query", "SELECT", "cell"], ["in quotes"]),
         (["query", "SELECT :a, 1"], [":a", "a=VALUE"]),
         (["query", "SELECT 1", "cell"], ["'cell'", "NAME=VALUE"]),
+        (["query", "SELECT stream_rms FROM runs"], ["no column", "FROM runs JOIN final"]),
+        (["query", "SELECT lss FROM runs"], ["did you mean 'loss'"]),
         (["query", "SELECT * FROM rums"], ["'rums'", "'runs'", "curves"]),
         (["query", "means", "wiring", "--format", "xml"], ["'xml'", "csv"]),
         (["compare", "1", "1"], ["same run"]),
