@@ -110,7 +110,7 @@ def test_learners_share_the_parent_and_the_labels_of_their_seed(trained: tuple[P
     parents = {one.run.parent for one in made.runs if one.role == "compare"}
     assert len(parents) == 2, "one a seed"
     assert {cell.cost.steps for cell in made.cells} == {6, 0}
-    report = planning.notes(made.study, made.cells)
+    report = made.notes
     assert "in 'method=head'" in report[0] and "logistic" not in report[0]
 
 
