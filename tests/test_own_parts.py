@@ -752,6 +752,10 @@ LEAKS = {
     "the last sequence": LINEAR.format("x.flip(0).cumsum(0)"),
     "sequences in place of time": GRU,
     "chunks": CHUNKS,
+    "a prefix": LINEAR.format(
+        "torch.cat([x[:, :8].mean(1, keepdim=True).expand_as(x[:, :8]), x[:, 8:]], 1)"
+    ),
+    "evaluation": LINEAR.format("x if self.training else x + x.roll(-1, 1)"),
 }
 WRONG |= {f"causality, {name}": text for name, text in LEAKS.items()}
 HOLDS = {
@@ -761,6 +765,21 @@ HOLDS = {
     "product": "nn.Parameter(torch.randn(d_model)) * 0.02",
 }
 WRONG |= {f"gradients, {name}": HELD.format(held) for name, held in HOLDS.items()}
+WRONG["gradients, an object"] = """class X(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.expert = type("Expert", (), {})()
+        self.expert.map = nn.Linear(d_model, d_model)
+    def forward(self, x):
+        return x + self.expert.map(x)
+"""
+WRONG["determinism, a cache in evaluation"] = """class X(nn.Module):
+    last = None
+    def forward(self, x):
+        if not self.training:
+            x, self.last = x if self.last is None else x + self.last.mean(), x.detach()
+        return x
+"""
 WRONG["determinism, a branch that starts at 0"] = (
     "class X(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
     "        self.scale = nn.Parameter(torch.zeros(1))\n    def forward(self, x):\n"
@@ -933,6 +952,32 @@ class Other(torch.autograd.Function):
         return x * 2, dims[0]
 """)
     assert "differ from those of a run alone" in sizes.alone(small(mixer="own"))
+
+
+def test_a_buffer_that_the_first_call_fills_is_no_failure() -> None:
+    own_mixer("""class X(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("share", None, persistent=False)
+    def forward(self, x):
+        if self.share is None:
+            share = torch.tril(torch.ones(x.shape[1], x.shape[1], device=x.device))
+            self.share = share / share.sum(1, keepdim=True)
+        return self.share @ x
+""")
+    assert "vmap" in sizes.alone(small(mixer="own"))
+
+
+@pytest.mark.filterwarnings("ignore:.*performance drop")
+def test_a_constraint_that_moved_weights_break_is_no_failure() -> None:
+    own_mixer("""class X(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.out = nn.utils.parametrizations.orthogonal(nn.Linear(4 * d_model, d_model))
+    def forward(self, x):
+        return self.out(x.repeat(1, 1, 4))
+""")
+    assert verdicts("mixer", "own")["gradients"] == "ok"
 
 
 def test_moved_weights_keep_their_sign_and_members_move_as_alone() -> None:

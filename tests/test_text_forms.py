@@ -139,6 +139,16 @@ def test_what_is_about_texts_is_left_out_unless_its_like_is_read(tmp_path: Path)
     assert corpora.find(".", tmp_path).n_documents == len(STORIES) + 2
 
 
+@pytest.mark.parametrize(("byte", "letter"), [(b"\xa0", "\u00a0"), (b"\xe9", "é"), (b"\x92", "’")])
+def test_a_single_byte_of_windows_in_english_is_read_as_windows_has_it(
+    tmp_path: Path, byte: bytes, letter: str
+) -> None:
+    text = "".join(f"line {n} of a text in English, whose letters are plain\n" for n in range(99))
+    (tmp_path / "a.txt").write_bytes(text.encode().replace(b"e", byte, 1))
+    (tmp_path / "b.txt").write_text(text.replace("e", letter, 1), encoding="utf-8")
+    assert corpora.find("a.txt", tmp_path).hash == corpora.find("b.txt", tmp_path).hash
+
+
 def test_the_text_is_found_in_its_column_or_named(tmp_path: Path) -> None:
     rows = [{"title": "T", "body": one} for one in STORIES[:3]]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -175,19 +185,19 @@ def test_columns_of_parquet_and_arrow_are_read_or_named_with_what_they_hold(tmp_
         corpora.find("b.parquet", tmp_path)
 
 
-@pytest.mark.parametrize("first", [{"id": 1}, {"body": "a text of another key"}], ids=str)
+@pytest.mark.parametrize("first", [{"id": 1}, {"body": "a text of another key"}, None], ids=str)
 def test_rows_that_lack_the_key_are_skipped_and_counted(
-    tmp_path: Path, first: dict[str, object]
+    tmp_path: Path, first: dict[str, object] | None
 ) -> None:
-    rows = [first, *({"text": one} for one in STORIES), {"id": 2}, {"text": None}]
+    rows = [first, *({"text": one} for one in STORIES), {"id": 2}, {"text": None}, None]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "b.txt").write_text("\f".join(STORIES))
     found = corpora.find("a.jsonl", tmp_path)
     assert found.hash == corpora.find("b.txt", tmp_path).hash
-    assert found.fields == ("text",) and found.n_without_text == 3
+    assert found.fields == ("text",) and found.n_without_text == 4
     said = "\n".join(describe.lines(found, describe.describe(found)))
-    assert "the field 'text'; rows without text, skipped: 3" in said
-    with pytest.raises(AblateError, match="line 1: there is no 'txt'; its keys"):
+    assert "the field 'text'; rows without text, skipped: 4" in said
+    with pytest.raises(AblateError, match=r"line \d: there is no 'txt'; its keys"):
         corpora.find("a.jsonl", tmp_path, Reading(field="txt"))
 
 

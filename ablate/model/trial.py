@@ -92,10 +92,30 @@ def _step(config: RunConfig) -> str:
     logits = logits_of(model, given)
     if wrong := _shape(config, logits):
         return wrong
-    found = torch.autograd.grad(loss_of(model, given), list(model.parameters()), allow_unused=True)
+    loss = loss_of(model, given)
+    if _leaves(loss) - set(map(id, model.parameters())):
+        return (
+            "the loss depends on a tensor that requires a gradient and that torch does not"
+            " register, so that it is not trained: make it an nn.Parameter of an nn.Module"
+        )
+    found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
     names = [name for name, _ in model.named_parameters()]
     unused = [name for name, one in zip(names, found, strict=True) if one is None]
     return f"the loss does not depend on parameter {_short(unused[0])}" if unused else ""
+
+
+def _leaves(loss: Tensor) -> set[int]:
+    """Return the identities of the tensors that a gradient of the loss reaches."""
+    leaves, seen, open_ = set[int](), set[Any](), [loss.grad_fn]
+    while open_:
+        node = open_.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if (variable := getattr(node, "variable", None)) is not None:
+            leaves.add(id(variable))
+        open_ += [before for before, _ in node.next_functions]
+    return leaves
 
 
 def shapes(config: RunConfig) -> str:
@@ -114,14 +134,19 @@ def _shape(config: RunConfig, logits: Tensor) -> str:
 def causal(config: RunConfig) -> str:
     """Whether no position sees a later one, and no sequence another.
 
-    The first token that changes is another one in each sequence. They are neighbours in the middle,
-    so that not all of them begin a chunk, where a leak within chunks is not seen; in a short text
-    every token is the first once.
+    The first token that changes is another one in each sequence: the second, which a prefix that
+    sees all of itself has, then neighbours in the middle, of which not all begin a chunk, where a
+    leak within chunks is not seen. In a short text every token is the first once. The model is
+    tried as in training and as in evaluation.
     """
+    return _causal(config, training=True) or _causal(config, training=False)
+
+
+def _causal(config: RunConfig, training: bool) -> str:
     length = config.n_ctx
     rows = max(2, min(length - 1, TRIED // length))
     config = config.model_copy(update={"batch_tokens": rows * length})
-    model, given = moved(config), tokens(config)
+    model, given = moved(config).train(training), tokens(config)
     other = (given + 1) % config.n_vocab
     before = logits_of(model, given)
     row = torch.arange(rows)
@@ -133,6 +158,7 @@ def causal(config: RunConfig) -> str:
     if not config.part("attention").causal:
         return ""
     at = (length - rows + 1) // 2 + row
+    at[0] = 1
     same = torch.arange(length) < at[:, None]
     after = logits_of(model, torch.where(same, given, other))
     for k, first in enumerate(at.tolist()):
@@ -154,7 +180,7 @@ def causality(config: RunConfig) -> str:
 
 def gradients(config: RunConfig) -> str:
     """Whether every parameter of every member of a pack gets a gradient that is not 0."""
-    if wrong := unregistered(config):
+    if wrong := unregistered(config) or _step(config):
         return wrong
     dead = without_gradient(config)
     return f"no gradient reaches {', '.join(map(_short, dead))}" if dead else ""
@@ -163,10 +189,18 @@ def gradients(config: RunConfig) -> str:
 def without_gradient(config: RunConfig, smallest: float = 1e-9) -> list[str]:
     """Return the parameters whose gradient is 0 for a member of a pack of two.
 
-    One model is tried where packs do not serve.
+    One model is tried where packs do not serve. Of what moved weights leave without a gradient,
+    such as an orthogonal matrix whose signs are no longer ±1, initial ones are asked, too.
     """
-    model = moved(config, *(SEEDS[:1] if packed(config) else SEEDS))
-    loss = loss_of(model, tokens(config, model.pack))
+    seeds = SEEDS[:1] if packed(config) else SEEDS
+    dead = _without(moved(config, *seeds), smallest)
+    if not dead:
+        return []
+    return [name for name in _without(built(config, *seeds), smallest) if name in dead]
+
+
+def _without(model: Transformer, smallest: float) -> list[str]:
+    loss = loss_of(model, tokens(model.config, model.pack))
     named = dict(model.named_parameters())
     found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     return [
@@ -216,18 +250,22 @@ def _trainable(held: Any) -> Iterator[Tensor]:
 def deterministic(config: RunConfig) -> str:
     """Whether the same seed and tokens give the same numbers, call after call."""
     model, given = built(config), tokens(config)
-    kept = [buffer.clone() for buffer in model.buffers()]
+    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
     first, again = logits_of(model, given), logits_of(model, given)
     fresh, away = built(config), moved(config)
     initial = zip(fresh.parameters(), built(config).parameters(), strict=True)
     if not all(map(torch.equal, *zip(*initial, strict=True))):
         return "initial values differ from one construction to the next"
-    if not torch.equal(first, again) or not torch.equal(*(logits_of(away, given) for _ in "ab")):
+    other = (given + 1) % config.n_vocab
+    twice = [logits_of(away.train(mode), one) for mode in (True, False) for one in (given, other)]
+    twice += [logits_of(away.train(mode), one) for mode in (True, False) for one in (given, other)]
+    if not torch.equal(first, again) or not all(map(torch.equal, twice[:4], twice[4:])):
         return (
             "a second call returns other numbers: it keeps state, or draws random numbers, such as"
             " a dropout of its own; the run's `dropout` acts on ablate's own blocks"
         )
-    if not all(map(torch.equal, kept, model.buffers())):
+    now = dict(model.named_buffers())  # a buffer that the first call fills is not among `kept`
+    if not all(torch.equal(buffer, now[name]) for name, buffer in kept.items()):
         return "a call changes its buffers, which no checkpoint keeps"
     return "" if torch.equal(first, logits_of(fresh, given)) else "equal weights give other numbers"
 

@@ -274,7 +274,14 @@ def _refuse_loss(
     else:
         renamed = quote(f"{their_name}=NEW")
         advice = f"keep both: ablate db merge --rename {renamed}, with a new name for the one in"
-        advice += f" {other.path}" + (f"; or {alike}" if code else "")
+        advice += f" {other.path}"
+        advice += (
+            f"; or {alike}"
+            if code
+            else (
+                "; `ablate run` of one file with the cells and seeds of both then takes their runs"
+            )
+        )
     raise AblateError(
         f"study {name!r} is another one in {other.path}: merging would drop the results of {lost}"
         f" in {early.path} ({replaced.few(why, '; ')}); {advice}"

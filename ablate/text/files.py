@@ -10,7 +10,7 @@ import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -70,6 +70,7 @@ class Mended(Counter[str]):
 
 
 _CHUNK = 1 << 20
+_SPARSE = 16  # bytes that are no ASCII, too few to tell code pages apart by
 _SAMPLE = 1 << 16  # bytes from which an encoding is guessed
 _HEAD = 4096  # bytes in which a NUL says that a file is no text
 # byte order mark → encoding; those of UTF-32 begin with those of UTF-16
@@ -313,7 +314,12 @@ def _guess(path: Path, buffer: Buffer, at: int) -> str:
     from charset_normalizer import from_bytes
 
     start = max(0, at - _SAMPLE // 2) // 4 * 4
-    found = from_bytes(bytes(buffer[start : start + _SAMPLE]))
+    sample = bytes(buffer[start : start + _SAMPLE])
+    if sum(byte > 127 for byte in sample) < _SPARSE:
+        with suppress(UnicodeDecodeError):
+            sample.decode("cp1252")
+            return "cp1252"
+    found = from_bytes(sample)
     best = found.best()
     if best is None:
         raise AblateError(

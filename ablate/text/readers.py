@@ -398,6 +398,9 @@ def _texts(
                 raise AblateError(f"{path}, line {number}: no string, as the first row is")
             yield row
             continue
+        if row is None:
+            yield None
+            continue
         if not isinstance(row, Mapping):
             raise AblateError(f"{path}, line {number}: a row is an object with keys")
         if field not in row:
@@ -427,8 +430,10 @@ def _with_key(path: Path, rows: Iterator[tuple[int, Any]]) -> tuple[list[tuple[i
     first, characters = list[tuple[int, Any]](), 0
     for number, row in itertools.islice(rows, _KEYS_OF):
         first.append((number, row))
+        if row is None:
+            continue
         if not isinstance(row, Mapping):
-            if isinstance(row, str) and len(first) == 1:
+            if isinstance(row, str) and all(one is None for _, one in first[:-1]):
                 return first, ""
             raise AblateError(f"{path}, line {number}: a row is an object with keys")
         for name in _TEXT_NAMES:
@@ -437,11 +442,12 @@ def _with_key(path: Path, rows: Iterator[tuple[int, Any]]) -> tuple[list[tuple[i
         characters += sum(len(value) for value in row.values() if isinstance(value, str))
         if characters > _CHARACTERS:
             break
-    if not first:
+    objects = [(number, row) for number, row in first if row is not None]
+    if not objects:
         return first, ""
-    texts = [[key for key, value in row.items() if isinstance(value, str)] for _, row in first]
+    texts = [[key for key, value in row.items() if isinstance(value, str)] for _, row in objects]
     at = next((index for index, keys in enumerate(texts) if keys), 0)
-    number, row = first[at]
+    number, row = objects[at]
     for name in _TEXT_NAMES:
         if not texts[at] and name in row:
             raise AblateError(
