@@ -331,8 +331,10 @@ def _rows(source: Source) -> str:
     if first.format.rows is None:
         return ""
     if readers.lines_in(first.files, first.format, source.reading):
+        keep = '; if each is a document, give [data] rows = "documents"'
         return (
             "rows are lines of running text and were joined; headings of WikiText begin documents"
+            + (keep if source.reading.rows == "auto" else "")
         )
     if (
         source.reading.rows == "auto"
