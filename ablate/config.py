@@ -150,8 +150,7 @@ class RunConfig(BaseModel):
         single_head = filled.get("n_head", cls.model_fields["n_head"].default) == 1
 
         def level(name: str) -> str:
-            value = filled.get(name, cls.model_fields[name].default)
-            return CATALOGUE[name].canonical(value) if CATALOGUE[name].choice else str(value)
+            return _canonical_level(name, filled)
 
         def has_meaning(name: str) -> bool:
             if name == "head_combine" and single_head:
@@ -319,13 +318,17 @@ def meaningful(
     )
 
 
+def _canonical_level(name: str, fields: Mapping[str, Any]) -> str:
+    value, row = fields.get(name, field_info(name).default), CATALOGUE[name]
+    return row.canonical(value) if row.choice else str(value)
+
+
 def _level(name: str, fields: Mapping[str, Any]) -> str:
     """Return the level of a factor; one that is unknown, as of a deleted file, by its own name."""
-    value, row = fields.get(name, field_info(name).default), CATALOGUE[name]
     try:
-        return row.canonical(value) if row.choice else str(value)
+        return _canonical_level(name, fields)
     except AblateError:
-        return str(value)
+        return str(fields[name])
 
 
 def field_info(name: str) -> FieldInfo:

@@ -139,14 +139,14 @@ def causal(config: RunConfig) -> str:
     leak within chunks is not seen. In a short text every token is the first once. The model is
     tried as in training and as in evaluation.
     """
-    return _causal(config, training=True) or _causal(config, training=False)
+    rows = max(2, min(config.n_ctx - 1, TRIED // config.n_ctx))
+    model = moved(config.model_copy(update={"batch_tokens": rows * config.n_ctx}))
+    return _leak(model.train()) or _leak(model.eval())
 
 
-def _causal(config: RunConfig, training: bool) -> str:
-    length = config.n_ctx
-    rows = max(2, min(length - 1, TRIED // length))
-    config = config.model_copy(update={"batch_tokens": rows * length})
-    model, given = moved(config).train(training), tokens(config)
+def _leak(model: Transformer) -> str:
+    config, given = model.config, tokens(model.config)
+    length, rows = config.n_ctx, config.batch_size
     other = (given + 1) % config.n_vocab
     before = logits_of(model, given)
     row = torch.arange(rows)
@@ -257,9 +257,9 @@ def deterministic(config: RunConfig) -> str:
     if not all(map(torch.equal, *zip(*initial, strict=True))):
         return "initial values differ from one construction to the next"
     other = (given + 1) % config.n_vocab
-    twice = [logits_of(away.train(mode), one) for mode in (True, False) for one in (given, other)]
-    twice += [logits_of(away.train(mode), one) for mode in (True, False) for one in (given, other)]
-    if not torch.equal(first, again) or not all(map(torch.equal, twice[:4], twice[4:])):
+    calls = [(mode, read) for mode in (True, False) for read in (given, other)]
+    once, twice = ([logits_of(away.train(mode), read) for mode, read in calls] for _ in "ab")
+    if not torch.equal(first, again) or not all(map(torch.equal, once, twice)):
         return (
             "a second call returns other numbers: it keeps state, or draws random numbers, such as"
             " a dropout of its own; the run's `dropout` acts on ablate's own blocks"

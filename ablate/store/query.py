@@ -208,8 +208,8 @@ def _explained(db: Database, sql: str, error: BaseException) -> AblateError:
     if column := re.match(r"no such column: (.+)", message):
         wanted = column[1].rpartition(".")[2].strip('"')
         with db.read() as connection:
-            ends = "SELECT count(*) FROM (SELECT 1 FROM final WHERE name = ? LIMIT 1)"
-            if connection.exec_driver_sql(ends, (wanted,)).scalar_one():
+            ends = "SELECT 1 FROM final WHERE name = ? LIMIT 1"
+            if connection.exec_driver_sql(ends, (wanted,)).first():
                 return AblateError(
                     f"{column[1]!r} is no column, but a value that runs end with: SELECT cell,"
                     " seed, value FROM runs JOIN final ON final.run_id = runs.run WHERE name ="
