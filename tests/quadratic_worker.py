@@ -19,6 +19,7 @@ from stub_worker import COST, Stub, main
 BEST = {"serial": -2.72, "no-attention-skip": -3.0, "parallel": -1.1, "double-skip": -4.6}
 LIMIT = {"no-mlp-skip": 0.0}  # the highest rate that does not diverge; 0.02 elsewhere
 NOISE = 0.01
+UNIGRAM: float | None = None  # the loss of token frequencies, where a test sets one
 
 
 def loss(config) -> float:
@@ -51,6 +52,8 @@ class Bowl(Stub):
             to("metrics", steps=[1], series={"train_loss": [lost]})
             finals = [["loss", 0, lost], ["bits_per_byte", 0, lost], ["accuracy", 0, -lost]]
             finals += [["copy_loss", 0, copy_loss(config.lr)]]
+            if UNIGRAM:
+                finals += [["unigram_loss", 0, UNIGRAM]]
             to("final", values=finals)
             ended = "complete" if math.isfinite(lost) else "diverged"
             to("end", status=ended, step=1, error=None, **COST)

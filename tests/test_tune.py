@@ -200,6 +200,19 @@ def test_widening_ends_and_reports_it() -> None:
     )
 
 
+def test_a_search_goes_down_until_a_rate_trains() -> None:
+    """A model that only learns how frequent each token is has the same loss at every such rate."""
+
+    def cost(lr: float) -> float:
+        return (math.log10(lr) + 5.3) ** 2 if lr <= 3.2e-5 else 3 - 1e-4 * math.sin(1e3 * lr)
+
+    known: dict[float, list[float]] = {}
+    while (found := search(LADDER, known.get, [lr for lr in known if lr > 3.2e-5])).best is None:
+        known |= {lr: [cost(lr)] for lr in found.rates}
+    assert found.rates == (1e-6, 1.78e-6, 3.16e-6, 5.62e-6, 1e-5, 3.16e-5, *LADDER.ladder)
+    assert found.best == 4.87e-6  # 10^-5.3125, an eighth of a step from 10^-5.25 and from 10^-5.3
+
+
 def test_seeds_that_disagree_about_the_best_rate_are_averaged_by_the_curve() -> None:
     """One lucky run at a rate moves an argmin, and the curve hardly."""
 
@@ -414,23 +427,26 @@ def test_a_rate_is_as_good_as_all_its_seeds_and_bad_where_one_diverges(tmp_path:
     assert new[SERIAL].value == 3.16e-3 and new[SERIAL].evidence["values"][0][3] is None
 
 
-@pytest.mark.parametrize(("unigram", "trains"), [(None, True), (2.5, True), (2.01, False)])
+@pytest.mark.parametrize(
+    ("unigram", "tried", "trains"),
+    # the lowest loss is 2.00, at 10^-2.72; 1% below 2.01 is 1.99, which no rate reaches
+    [(None, 7, True), (2.5, 7, True), (2.2, 7, True), (2.01, 5 + WIDEST, False)],
+)
 def test_a_group_whose_losses_are_those_of_token_frequencies_is_not_tuned(
-    tmp_path: Path, unigram: float | None, trains: bool
+    tmp_path: Path, monkeypatch, unigram: float | None, tried: int, trains: bool
 ) -> None:
+    monkeypatch.setattr(quadratic_worker, "UNIGRAM", unigram)
     given, path = study(tmp_path), tmp_path / "a.db"
     launch(given, path)
-    with store.open(str(path), create=True) as db:
-        with db.begin() as connection:
-            connection.exec_driver_sql("DELETE FROM decision")
-            if unigram:
-                connection.exec_driver_sql(
-                    "INSERT INTO final SELECT id, 'unigram_loss', 0, ? FROM run", (unigram,)
-                )
-        decision = next(d for d in tune.learn(plan(given), db).new if d.cell == SERIAL)
-    assert decision.evidence["trains"] is trains, "the lowest loss is 2.00; 1% below 2.01 is 1.99"
+    stored = decisions.read(store.open(str(path)), "bowl")
+    decision = next(one for one in stored if one.cell == SERIAL)
+    rates = decision.evidence["rates"]
+    assert (len(rates), decision.evidence["trains"]) == (tried, trains)
     said = tune.describe(decision)
-    assert ("the best" in said, "none of 7 rates trains it" in said) == (trains, not trains)
+    assert ("the best" in said, f"none of {tried} rates trains it" in said) == (trains, not trains)
+    if not trains:
+        assert decision.value == min(rates) == LADDER.rate(-WIDEST)
+        assert decision.evidence["fitted"] == decision.evidence["values"][0][0]
 
 
 def test_three_seeds_are_tuned_where_the_file_names_no_number(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -74,14 +74,18 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
             values = {lr: each for lr, each in values.items() if lr in outcomes}
         if not values:
             continue  # the ladder is next
-        result = search(tune, {lr: _costs(each, tune.goal) for lr, each in values.items()}.get)
+        failed = _failed(db, keys, values)
+        costs = {lr: _costs(each, tune.goal) for lr, each in values.items()}
+        result = search(tune, costs.get, failed)
         found.tried[cell] = result.rates
         if result.best is not None:
             evidence = {
                 decisions.BASIS: question,
                 **shared,
                 **_evidence(study, tune, run, result, values),
-                "trains": _trains(db, {lr: keys[lr] for lr in result.rates}, values),
+                "trains": any(
+                    lr not in failed and all(map(math.isfinite, values[lr])) for lr in result.rates
+                ),
             }
             if len(asked) > 1:
                 evidence[OUTCOMES] = _by_seed(outcomes, result.rates)
@@ -154,23 +158,24 @@ def _costs(values: Sequence[float], goal: str) -> list[float]:
     return [sign * value if math.isfinite(value) else math.inf for value in values]
 
 
-def _trains(
+def _failed(
     db: Database, keys: Mapping[float, Sequence[str]], values: Mapping[float, Sequence[float]]
-) -> bool:
-    """Whether all runs of some rate are finite, and their mean loss is not that of frequencies.
+) -> set[float]:
+    """Return the rates whose runs are finite, but whose mean loss is that of token frequencies.
 
     The loss of token frequencies counts where it is stored.
     """
-    finite = [lr for lr in keys if all(map(math.isfinite, values[lr]))]
+    finite = [lr for lr in values if all(map(math.isfinite, values[lr]))]
     every = [key for lr in finite for key in keys[lr]]
     losses = decisions.values(db, every, "loss")
     unigram = decisions.finals(db, every, "unigram_loss")
-    return any(
-        not (losses.keys() >= {*keys[lr]} <= unigram.keys())
-        or fmean(map(losses.__getitem__, keys[lr]))
-        < LEARNT * fmean(map(unigram.__getitem__, keys[lr]))
+    return {
+        lr
         for lr in finite
-    )
+        if losses.keys() >= {*keys[lr]} <= unigram.keys()
+        and fmean(map(losses.__getitem__, keys[lr]))
+        >= LEARNT * fmean(map(unigram.__getitem__, keys[lr]))
+    }
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,8 @@ class Search:
     Attributes:
         rates: Rates that were tried, or are to be tried next, from the lowest.
         best: The chosen rate, at or between rates tried; None while some of them have no result.
-        cost: Cost of the fitted curve there; None where a run diverged at every rate.
+        cost: Cost of the fitted curve there, or of its runs where no rate trains anything; None
+            where a run diverged at every rate.
         at_edge: Whether no rate was tried below, or none above, the chosen one.
         near_cliff: Whether a rate within a step of the best was next to a cliff.
     """
@@ -192,20 +198,24 @@ class Search:
     near_cliff: bool = False
 
 
-def search(tune: Tune, costs: Callable[[float], Sequence[float] | None]) -> Search:
+def search(
+    tune: Tune, costs: Callable[[float], Sequence[float] | None], failed: Collection[float] = ()
+) -> Search:
     """Return the state of a search, replayed from its beginning.
 
     The search tries the ladder; while the rate of the lowest mean cost is at an end, one step
     beyond that end, at most `tune.down` or `tune.up` times; then two rates half a step around the
     best; and, where a cliff is next to them, two a quarter of a step around the best. The chosen
     rate is that of the lowest cost on a curve fitted to all seeds and rates (see
-    `ablate.stats.selection`). Where a run diverged at every rate, it is the lowest rate. The same
-    costs give the same search.
+    `ablate.stats.selection`). A rate at which a run diverged, or that trains nothing, is worse than
+    any other, and the lowest of them is the best of them: where there are no others, the search
+    goes down as far as it may, and chooses the lowest rate. The same costs give the same search.
 
     Args:
         tune: The study's [tune].
         costs: Learning rate → what is minimised, of each seed: inf where a run diverged, None
             without results.
+        failed: Rates that train nothing.
     """
     import optuna
 
@@ -232,14 +242,15 @@ def search(tune: Tune, costs: Callable[[float], Sequence[float] | None]) -> Sear
         rates = tuple(sorted(trial.params["lr"] for trial in trials))
         if any(trial.value is None for trial in trials):
             return Search(rates, None)
-        best = min(trials, key=_order)
+        best = min(trials, key=functools.partial(_order, failed))
         rung = best.user_attrs["rung"]
         if rung == low > -tune.down:
             rungs = [low := low - 1]
         elif rung == high < tune.points - 1 + tune.up:
             rungs = [high := high + 1]
-        elif best.value == math.inf:
-            return Search(rates, best.params["lr"], None, rung in (low, high))
+        elif best.value == math.inf or best.params["lr"] in failed:
+            cost = None if best.value == math.inf else best.value
+            return Search(rates, best.params["lr"], cost, rung in (low, high))
         else:
             if len(nearer) < 2:
                 chosen, cost, at_cliff = _fitted(tune, rates, costs, rung)
@@ -276,9 +287,10 @@ def _step(tune: Tune) -> float:
     return math.log(tune.high / tune.low) / (tune.points - 1)
 
 
-def _order(trial: optuna.trial.FrozenTrial) -> tuple[float, float]:
+def _order(failed: Collection[float], trial: optuna.trial.FrozenTrial) -> tuple[float, float]:
     assert trial.value is not None
-    return trial.value, trial.params["lr"]
+    lr = trial.params["lr"]
+    return math.inf if lr in failed else trial.value, lr
 
 
 def sensitivity(losses: Sequence[float], ceiling: float) -> float:
