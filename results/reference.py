@@ -397,6 +397,7 @@ TABLES: dict[str, Callable[[], str]] = {
         name="wiring",
     ),
     "parallel-by-size": parallel_by_size,
+    "topology-85m": partial(effects, "topology-85m", name="wiring"),
     "heads": partial(effects, "heads"),
     "position": partial(
         effects,

@@ -26,6 +26,7 @@ CELLS = {
     "scale": 60,
     "topology-debian": 8,
     "topology-25m": 10,
+    "topology-85m": 4,
     "parallel-by-size": 6,
     "rnn-to-transformer": 6,
     "mae": 5,
@@ -34,7 +35,10 @@ CELLS = {
     "finetune": 15,
 }
 LARGEST = 2_700_000 * len(CELLS)  # bytes
-COUNTED = "SELECT study.name, count(*) FROM study JOIN cell ON study_id = study.id GROUP BY 1"
+COUNTED = (
+    "SELECT study.name, count(*) FROM study JOIN cell ON study_id = study.id"
+    " WHERE active GROUP BY 1"
+)
 UNFINISHED = "SELECT count(*) FROM runs WHERE status NOT IN ('complete', 'diverged')"
 STORED = "SELECT stratum, level, mean, lo, hi FROM effects WHERE study = '{}'"
 
