@@ -335,8 +335,11 @@ ASKING = f"""{HEAD}
 class Asking(nn.Module):
     def __init__(self, width, d_mlp, activation, dropout):
         super().__init__()
+        # of config
         self.up, self.down = nn.Linear(width, d_mlp), nn.Linear(d_mlp, width)
         self.given = activation, dropout
+    def later(self):
+        return self.config.activation, self.config.d_mlp, self.config.dropout
     def forward(self, x):
         return self.down(self.up(x).relu())
 
@@ -350,8 +353,19 @@ class Model(nn.Module):
 """
 
 
-def test_a_constructor_gets_the_fields_that_it_asks_for_as_the_study_sets_them(parts: Path) -> None:
-    (parts / "parts.py").write_text(ASKING)
+OF_CONFIG = {  # two ways to read two fields, beside asking for them by name
+    "d_mlp, activation, dropout": "",
+    "d_mlp, config": "activation, dropout = config.activation, config.dropout",
+    "config": "self.config = config; activation, d_mlp, dropout = self.later()",
+}
+
+
+@pytest.mark.parametrize("arguments", OF_CONFIG)
+def test_a_constructor_gets_the_fields_that_it_asks_for_as_the_study_sets_them(
+    parts: Path, arguments: str
+) -> None:
+    asking = ASKING.replace("d_mlp, activation, dropout", arguments)
+    (parts / "parts.py").write_text(asking.replace("# of config", OF_CONFIG[arguments]))
     text = STUDY.replace("n_ctx", "dropout = 0.2\nrope_theta = 500\nn_ctx")
     text = text.replace('["gelu", "squared"]', '["relu", "gelu-tanh"]').replace("paired", "asking")
     crossed = planned(parts, text.replace('"one-factor"', '"grid"'))

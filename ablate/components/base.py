@@ -197,7 +197,8 @@ class Component:
     compiles: ClassVar[bool] = True  # whether torch compiles its module
     module: ClassVar[str] = ""  # "package.module:Class" of the torch module, "" for none
     fields: ClassVar[tuple[Field, ...]] = ()  # hyper-parameters of its own
-    # fields of a run that a plain constructor takes by name: they have a meaning for this level
+    # fields of a run that a plain constructor takes by name, or that the plain module reads of the
+    # `config` that it takes: they have a meaning for this level
     asks: ClassVar[Set[str]] = frozenset()
     implies: ClassVar[Mapping[str, str]] = {}  # factor → level, which a study cannot change
     defaults: ClassVar[Mapping[str, Any]] = {}  # factor → level, if a study does not set it

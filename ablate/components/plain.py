@@ -7,8 +7,11 @@ here imports torch.
 
 from __future__ import annotations
 
+import ast
 import inspect
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, get_origin, get_type_hints
 
 from ablate.components.base import Component, Config, Field
@@ -99,8 +102,10 @@ def component(made: Any, factor: str, fields: Mapping[str, Any], who: str) -> ty
     if of_class or base.makes:
         known = {*fields, *GIVEN} if base.configured else set()
         _check_arguments(made, known, {one.name for one in own}, who)
-        asked = {one.name for one in _arguments(made)} & known
-        attributes["asks"] = asked - {*GIVEN, *(one.name for one in own)}
+        asked = {one.name for one in _arguments(made)}
+        if "config" in asked:
+            asked |= _read_of_config(made)
+        attributes["asks"] = asked & known - {*GIVEN, *(one.name for one in own)}
     if of_class:
         names = _names(made)
         of = [one for one in made.__mro__ if (one.__module__, one.__name__) != base.plain_class]
@@ -160,6 +165,24 @@ def _names(made: type) -> set[str]:
 def _arguments(made: Any) -> list[inspect.Parameter]:
     given = inspect.signature(made).parameters.values()
     return [one for one in given if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+
+
+def _read_of_config(made: Any) -> set[str]:
+    """Return what a class or function reads as `config.NAME` or `….config.NAME`."""
+    functions = [made]
+    if isinstance(made, type):
+        own = (one for one in made.__mro__ if not one.__module__.startswith("torch."))
+        functions = [value for one in own for value in vars(one).values()]
+    found = set()
+    for function in filter(inspect.isfunction, functions):
+        with suppress(OSError, SyntaxError):  # its source is not known, or not a whole statement
+            tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Attribute):
+                    of = node.value
+                    name = of.id if isinstance(of, ast.Name) else getattr(of, "attr", "")
+                    found |= {node.attr} if name == "config" else set()
+    return found
 
 
 def _check_arguments(made: Any, known: set[str], own: set[str], who: str) -> None:
