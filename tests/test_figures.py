@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
@@ -28,6 +29,7 @@ from scipy import stats
 from ablate import analysis, figures, units
 from ablate.figures import compare, fonts, style
 from ablate.figures.cost import front
+from ablate.figures.rates import far as far_at_rates
 
 
 @pytest.fixture(autouse=True)
@@ -688,6 +690,50 @@ def test_rates_are_lines_with_a_ring_and_crosses_where_runs_diverged() -> None:
     assert ax.get_xscale() == "log"
     turned = figures.rates(frame, {}, label="accuracy", goal="max")
     assert next(line for line in turned.lines if line.get_marker() == "x").get_ydata()[0] < 0.1
+
+
+def tuned_to(best: dict[str, float]) -> pd.DataFrame:
+    """Runs at three rates, of which the middle one is the best."""
+    rows = [
+        {"arm": arm, "lr": 10.0**lr, "status": "complete", "metric": value + 0.2 * (lr + 2) ** 2}
+        for arm, value in best.items()
+        for lr in (-3, -2, -1)
+    ]
+    return pd.DataFrame(rows).astype({"arm": report_frames.arms([*best])})
+
+
+def entries(ax: Axes) -> list[str]:
+    return [text.get_text() for text in ax.figure.legends[0].get_texts()]
+
+
+BESTS = {"serial": 1.0, "parallel": 1.02, "concat": 1.3, "no-skip": 3.0}
+
+
+def test_rates_of_a_line_far_from_the_others_are_a_value_beside_its_name() -> None:
+    frame = tuned_to(BESTS)
+    ax = figures.rates(frame, {})
+    assert entries(ax) == ["serial", "parallel", "concat", "no-skip (best 3)"]
+    assert ax.get_ylim()[0] < 1 and 1.3 < ax.get_ylim()[1] < 2
+    assert far_at_rates(frame) and not far_at_rates(frame[frame["arm"].isin(["serial", "concat"])])
+    # a line that no rate trains is far, wherever it lies
+    ax = figures.rates(frame.assign(untrained=frame["arm"].isin(["concat", "no-skip"])), {})
+    assert entries(ax)[2:] == ["concat (best 1.3)", "no-skip (best 3)"]
+    assert ax.get_ylim()[1] < 1.3
+
+
+def test_a_value_that_differs_between_panels_stands_in_their_titles() -> None:
+    first, second = tuned_to(BESTS), tuned_to(BESTS | {"no-skip": 4.0})
+    for frames, shared, titles in (
+        ((first, first), "no-skip (best 3)", ["0", "1"]),
+        ((first, second), "no-skip", ["0\nno-skip (best 3)", "1\nno-skip (best 4)"]),
+        ((first, tuned_to(BESTS | {"no-skip": 1.1})), "no-skip", ["0\nno-skip (best 3)", "1"]),
+    ):
+        draws = [partial(figures.rates, frame, {}) for frame in frames]
+        ax = figures.multiples(
+            [(str(n), lambda ax, draw=draw: draw(ax=ax)) for n, draw in enumerate(draws)]
+        )
+        assert ax.figure.legends[0].get_texts()[3].get_text() == shared
+        assert [one.get_title(loc="left") for one in ax.figure.axes] == titles
 
 
 def test_rates_at_which_all_runs_diverged_are_crosses_alone() -> None:

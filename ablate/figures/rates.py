@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,10 +28,12 @@ def rates(
     """Draw a metric over the learning rates tried, a line for each value of `hue`.
 
     A ring marks the chosen rate. A mark is the mean over seeds; a cross at the edge of the axis is
-    a rate at which a run diverged. The y axis fits the better half of the values.
+    a rate at which a run diverged. The y axis fits the better half of the values and the best one
+    of each line; a line that is far from the others has its best value beside its name instead.
 
     Args:
-        frame: One row a run that ended, with columns lr, status, y and `hue`.
+        frame: One row a run that ended, with columns lr, status, y and `hue`, and perhaps
+            `untrained`: whether no rate trains the line, which the axis then does not fit.
         chosen: Value of `hue` → chosen rate.
         y: Column of the metric.
         hue: Column whose values get a line each.
@@ -44,15 +46,18 @@ def rates(
     """
     with style.theme():
         groups = list(style.arms(frame, hue))
-        names = style.entries(name for name, *_ in groups)
-        ax = style.canvas(ax, 2.2, names)
-        lines, shown = [], []
-        for name, index, part in groups:
-            means = part.groupby("lr")[y].agg(
-                lambda values: values.astype(float).mean(skipna=False)
+        means = [_means(part, y) for *_, part in groups]
+        near = _near(groups, means, goal, own)
+        names = [
+            name + (f" (best {style.rough(_best(good, goal))})" if len(good) and not inside else "")
+            for name, good, inside in zip(
+                style.entries(name for name, *_ in groups), means, near, strict=True
             )
+        ]
+        ax = style.canvas(ax, 2.2, names)
+        lines = []
+        for (name, index, part), good in zip(groups, means, strict=True):
             lost = sorted(set(part.loc[part["status"] == "diverged", "lr"]))
-            good = means[~means.index.isin(lost) & means.notna()]
             look = style.look(index, 3.5)
             (line,) = ax.plot(good.index, good, linestyle=style.dash(index), linewidth=1.2, **look)
             lines.append(line)
@@ -67,18 +72,57 @@ def rates(
                 text = f"{name}: chosen {rate:.3g}"
                 ring: dict[str, Any] = {"markersize": 9, "markerfacecolor": "none"}
                 style.tipped(ax, text, [rate], [height], "o", color=look["color"], **ring)
-            shown.append(np.array(good))
-        shown = shown if own else [np.concatenate(shown)] if shown else []
-        if any(map(len, shown)):
-            style.fit(ax, np.concatenate([_better(values, goal) for values in shown]))
+        shown = [good for good, inside in zip(means, near, strict=True) if inside]
+        if shown:
+            bests = [_best(good, goal) for good in shown]
+            together = shown if own else [pd.concat(shown)]
+            better = [_better(values.to_numpy(), goal) for values in together]
+            style.fit(ax, np.concatenate([*better, bests]))
         style.ticks(ax, "x", log=True)
         style.ticks(ax, "y")
         return style.finish(ax, axis, label, lines, names)
 
 
+def far(frame: pd.DataFrame, y: str = "metric", hue: str = "arm", goal: str = "min") -> bool:
+    """Return whether `rates` leaves a line beyond its axis, where all lines measure the same."""
+    groups = list(style.arms(frame, hue))
+    means = [_means(part, y) for *_, part in groups]
+    near = _near(groups, means, goal, False)
+    return any(len(good) and not inside for good, inside in zip(means, near, strict=True))
+
+
+def _means(part: pd.DataFrame, y: str) -> pd.Series:
+    """Return the mean over seeds at each rate of a line at which no run diverged."""
+    means = part.groupby("lr")[y].agg(lambda values: values.astype(float).mean(skipna=False))
+    return means[~means.index.isin(part.loc[part["status"] == "diverged", "lr"]) & means.notna()]
+
+
+def _best(values: pd.Series, goal: str) -> float:
+    return float(values.min() if goal == "min" else values.max())
+
+
+def _near(
+    groups: Sequence[tuple[str, int, pd.DataFrame]],
+    means: Sequence[pd.Series],
+    goal: str,
+    own: bool,
+) -> list[bool]:
+    """Return which lines are near each other by their best values, of those that train if any do.
+
+    All that have a value, if `own`.
+    """
+    bests = np.array([_best(good, goal) if len(good) else math.nan for good in means])
+    trains = np.array(
+        ["untrained" not in part or not part["untrained"].any() for *_, part in groups]
+    )
+    known = np.isfinite(bests)
+    if own or not known.any():
+        return known.tolist()
+    bests = np.where(trains, bests, math.nan) if (trains & known).any() else bests
+    return style.near(list(np.abs(bests - np.nanmedian(bests))))
+
+
 def _better(values: np.ndarray, goal: str) -> np.ndarray:
     """Return the values that are not much further from the best than half of all are."""
-    if not len(values):
-        return values
-    far = np.abs(values - (values.min() if goal == "min" else values.max()))
-    return values[far <= 1.5 * np.median(far)]
+    apart = np.abs(values - (values.min() if goal == "min" else values.max()))
+    return values[apart <= 1.5 * np.median(apart)]

@@ -566,7 +566,7 @@ def multiples(panels: Sequence[tuple[str, Callable[[Axes], object]]]) -> Axes:
                 ax.set_ylabel("")
         names = []
         for entries in found.values():
-            names.append(min((name for _, name, _ in entries), key=len))
+            names.append(_in_common([name for _, name, _ in entries]))
             for _, name, number in entries:
                 if name != names[-1]:
                     titles[number] += f"\n{' '.join(name.split())}"
@@ -586,6 +586,13 @@ def multiples(panels: Sequence[tuple[str, Callable[[Axes], object]]]) -> Axes:
                 handlelength=2.2,
             )
         return grid.flat[0]
+
+
+def _in_common(names: Sequence[str]) -> str:
+    """Return an entry of a legend without the value in brackets that differs between panels."""
+    shortest = min(names, key=len)
+    same = all(name.startswith(shortest) for name in names)
+    return shortest if same else shortest.rpartition(" (")[0]
 
 
 def _entries(ax: Axes) -> list[tuple[tuple[object, ...], Artist, str]]:

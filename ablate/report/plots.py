@@ -15,6 +15,7 @@ from ablate.analysis.tuning import group_names
 from ablate.components import CATALOGUE
 from ablate.figures.compare import MANY, beyond, leaving
 from ablate.figures.cost import front
+from ablate.figures.rates import far as far_at_rates
 from ablate.figures.seeds import far
 from ablate.figures.style import arms, near
 from ablate.figures.training import Arm
@@ -582,14 +583,17 @@ def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     frame = data.runs[
         (data.runs["role"] == "tune") & data.runs["status"].isin(["complete", "diverged"])
     ]
-    called = group_names(data, data.findings.of(Tuning))
+    found = data.findings.of(Tuning)
+    called = group_names(data, found)
     named = [
         called.get(cell, str(arm)) for cell, arm in zip(frame["cell"], frame["arm"], strict=True)
     ]
     arms = list(frame["arm"].cat.categories)
     order = arms if set(named) <= set(arms) else list(dict.fromkeys(named))
     frame = frame.assign(group=pd.Categorical(named, categories=order, ordered=True))
-    chosen = {one.cells[0]: one.lr for one in data.findings.of(Tuning)}
+    chosen = {one.cells[0]: one.lr for one in found}
+    untrained = {one.cells[0] for one in found if not one.trains}
+    frame = frame.assign(untrained=frame["cell"].isin(untrained))
     field = tuned_field(data.settings)
     frame = frame.assign(lr=frame[field].astype(float)) if field in frame else frame
     short = data.tuned.short
@@ -612,6 +616,11 @@ def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     for stratum, part in _strata(data, frame, "lr"):
         rings = {called[cell]: chosen[cell] for cell in set(part["cell"]) if cell in chosen}
         panels.append(Panel(stratum, part, rings))
+    axes = {"hue": "group", "goal": labels.goal}
+    if not look["own"] and any(far_at_rates(panel.frames[0], **axes) for panel in panels):
+        caption += (
+            " A line far from the others is not drawn; its best value stands beside its name."
+        )
     what = "the learning rate" if field == "lr" else field
     title = f"{sentence(labels.phrase)} over {what}"
     return figure_set.panels("tuning", title, caption, figures.rates, panels, **look)
