@@ -142,8 +142,6 @@ def test_the_error_of_an_outcome_is_how_far_it_moves_with_the_choice() -> None:
             assert 0.75 * true < said < 2.2 * true
         else:
             assert said < 0.05
-        off = [one.outcome - slope * place / STEP for one, place in zip(found, at, strict=True)]
-        assert np.abs(off).mean() < 0.05, "the outcome's own noise, over sqrt 3 and some rates"
         turned = selection.choice_error(
             rates[tried_at],
             costs[0][:, tried_at],
@@ -151,7 +149,7 @@ def test_the_error_of_an_outcome_is_how_far_it_moves_with_the_choice() -> None:
             step=STEP,
             outcomes=-outcomes[0][:, tried_at],
         )
-        assert (turned.error, turned.outcome) == pytest.approx((found[0].error, -found[0].outcome))
+        assert turned.error == pytest.approx(found[0].error)
     # without noise in what decides there is no luck
     smooth = np.array([0.3 * HALVES**2] * 3)
     exact = selection.choice_error(rates, smooth, 1.0, step=STEP, outcomes=outcomes[0])

@@ -804,7 +804,6 @@ class Tuning(Finding):
         metric: What decided.
         goal: Of that metric, "min" or "max".
         fitted: What decided, on that curve at the chosen rate; NaN without one.
-        outcome: The study's metric at the chosen rate, also fitted.
         error: The error that the choice adds to the study's metric of the cell, a root mean square.
         trains: Whether a rate trained the cell at all.
         rates: Rates tried, ascending.
@@ -813,8 +812,8 @@ class Tuning(Finding):
         seeds: Tuning seeds.
         requested: Lowest and highest rate of the study file.
         at_edge: Whether no rate was tried below, or none above, the chosen one.
-        near_cliff: Whether the choice was kept away from a rate at which runs diverge or are
-            sharply worse.
+        near_cliff: Whether runs diverged or were sharply worse at a rate close above the best one
+            tried: the next rate below that is chosen only for a gain beyond noise.
         left_range: Whether rates outside the requested range were tried.
         sensitivity: Mean over the study file's rates of min(loss, ln n_vocab) minus the smallest
             loss, nats per token (Wortsman et al. 2023).
@@ -827,7 +826,6 @@ class Tuning(Finding):
     metric: str
     goal: str
     fitted: float
-    outcome: float
     error: float
     trains: bool
     rates: tuple[float, ...]
@@ -849,8 +847,8 @@ class TuningChange(OfCell):
         baseline: Whether the arm is the baseline.
         shared_lr: The best rate of the baseline among those that every arm was trained with.
         lr: The arm's own rate.
-        at_shared: Metric at the shared rate; NaN where a run diverged.
-        at_own: Metric of the fitted curve at its own rate.
+        at_shared: Metric at the shared rate, mean over seeds; NaN where a run diverged.
+        at_own: The same at the tried rate that is nearest to its own.
     """
 
     kind: ClassVar[str] = "tuning-change"

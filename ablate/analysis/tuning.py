@@ -26,7 +26,6 @@ def rates(data: StudyData) -> Iterator[records.Tuning]:
         ladder, rates = evidence["ladder"], evidence["rates"]
         fitted = evidence.get("fitted", dict(zip(rates, means, strict=True)).get(row["value"]))
         fitted = math.nan if fitted is None else float(fitted)
-        chosen = data.choices[cell].choice
         yield records.Tuning(
             group=evidence["group"],
             cells=(cell, *(other for other in evidence["cells"] if other != cell)),
@@ -34,8 +33,7 @@ def rates(data: StudyData) -> Iterator[records.Tuning]:
             metric=evidence["metric"],
             goal=tune.goal(evidence),
             fitted=fitted,
-            outcome=fitted if chosen.outcome is None else chosen.outcome,
-            error=chosen.error,
+            error=data.choices[cell].choice.error,
             trains=evidence.get("trains", bool(np.isfinite(means).any())),
             rates=tuple(rates),
             losses=tuple(map(float, means)),
@@ -124,6 +122,11 @@ def changes(data: StudyData, tuned: Sequence[records.Tuning]) -> Iterator[record
         names = group_names(data, tuned)
         for one in [base, *(one for one in of_stratum if one is not base)]:
             cell = one.cells[0]
+            apart = {
+                abs(math.log(rate / one.lr)): value
+                for rate, value in curves[cell].items()
+                if math.isfinite(value)
+            }
             yield records.TuningChange(
                 stratum=stratum,
                 cell=cell,
@@ -132,8 +135,7 @@ def changes(data: StudyData, tuned: Sequence[records.Tuning]) -> Iterator[record
                 shared_lr=shared,
                 lr=one.lr,
                 at_shared=curves[cell][shared],
-                # one rate for both changes nothing; a mean and a curve would differ
-                at_own=curves[cell][shared] if one.lr == shared else one.outcome,
+                at_own=apart[min(apart)] if apart else math.nan,
             )
 
 

@@ -442,7 +442,7 @@ def pareto(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         if best:
             note = f"no arm is both better and faster than {listed(best, 'or')}."
         else:
-            note = "which arms are both better and faster is not certain, as times overlap."
+            note = "which arms are both better and faster is not certain, as some times overlap."
         panels.append(Panel(stratum, frame, note=note))
     if len(panels) > FEW:  # the line says it in less room
         panels = [Panel(panel.stratum, *panel.frames) for panel in panels]

@@ -176,11 +176,10 @@ def changed(data: ReportData) -> Table:
     return Table(
         "tuning-changed",
         f"What tuning changed: {data.labels.axis} at one {short} for all, the best of the"
-        f" baseline{data.tuned.by} among those that every arm was trained with, and at each arm's"
-        f" own {short}; then the difference from the baseline at either. At the shared {short} it"
-        f" is the mean of the runs there, at its own that of a fitted curve, both of"
-        f" {plural(seeds, 'seed')} that tuned{'' if data.tuned.by else favours}. The last column is"
-        f" the effect at the arms' own {short}s with its 95%"
+        f" baseline{data.tuned.by} among those that every arm was trained with, and at the tried"
+        f" {short} nearest to each arm's own; then the difference from the baseline at either."
+        f" Means of {plural(seeds, 'seed')} that tuned{'' if data.tuned.by else favours}. The last"
+        f" column is the effect at the arms' own {short}s with its 95%"
         " interval, on the seeds that are compared.",
         (
             *(("stratum",) if several else ()),

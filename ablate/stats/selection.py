@@ -305,12 +305,10 @@ class Choice:
     Attributes:
         error: The error.
         df: Its degrees of freedom.
-        outcome: Of one arm, where another metric decided: the expected metric at the chosen rate.
     """
 
     error: float = 0.0
     df: float = math.inf
-    outcome: float | None = None
 
 
 def choice_error(
@@ -361,8 +359,8 @@ def _outcome(
     usable = curves.usable & np.isfinite(means)
     near = usable & (np.abs(x) < 2.1)
     # priors are those of a bowl; another metric may just as well be a hill
-    hill = near.sum() > 2 and np.polyfit(x[near], means[near], 2)[0] < 0
-    outcomes, means = (-outcomes, -means) if hill else (outcomes, means)
+    if near.sum() > 2 and np.polyfit(x[near], means[near], 2)[0] < 0:
+        outcomes, means = -outcomes, -means
     level = means[np.where(usable, np.abs(x), np.inf).argmin()]
     terms, root, df = _terms(x, outcomes, means, level, usable, curves.step, noise)
     at = curves.place(chosen)
@@ -370,11 +368,8 @@ def _outcome(
     lowest = (_drawn(curves.terms, curves.root, seed=0) @ (places[:, None] ** TERMS).T).argmin(-1)
     moved = at**TERMS - places[lowest, None] ** TERMS
     error = (_drawn(terms, root, seed=1) * moved).sum(axis=-1)
-    return Choice(
-        math.sqrt((error**2).mean()),
-        max(1.0, float(np.minimum(df, curves.df)) / 2),
-        float(level + terms @ at**TERMS) * (-1 if hill else 1),
-    )
+    freedom = max(1.0, float(np.minimum(df, curves.df)) / 2)
+    return Choice(math.sqrt((error**2).mean()), freedom)
 
 
 def combined(choices: Sequence[tuple[float, Choice]]) -> Choice:
