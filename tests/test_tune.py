@@ -27,7 +27,7 @@ from scipy import stats as scipy_stats
 from ablate import analysis, figures, report, results, store, study_run, tune
 from ablate import plan as planning
 from ablate.launch import devices, pool
-from ablate.plan import decide, plan
+from ablate.plan import Decision, decide, plan
 from ablate.plan.price import price
 from ablate.plan.tuning import seeds
 from ablate.store import decisions
@@ -206,11 +206,27 @@ def test_a_search_goes_down_until_a_rate_trains() -> None:
     def cost(lr: float) -> float:
         return (math.log10(lr) + 5.3) ** 2 if lr <= 3.2e-5 else 3 - 1e-4 * math.sin(1e3 * lr)
 
-    known: dict[float, list[float]] = {}
-    while (found := search(LADDER, known.get, [lr for lr in known if lr > 3.2e-5])).best is None:
-        known |= {lr: [cost(lr)] for lr in found.rates}
+    found = searched(cost, lambda lr: lr > 3.2e-5)
     assert found.rates == (1e-6, 1.78e-6, 3.16e-6, 5.62e-6, 1e-5, 3.16e-5, *LADDER.ladder)
     assert found.best == 4.87e-6  # 10^-5.3125, an eighth of a step from 10^-5.25 and from 10^-5.3
+    nothing = searched(lambda lr: 3 + 1e-4 * math.sin(1e3 * lr), lambda _: True)
+    assert (nothing.best, nothing.rates[1:6:4]) == (LADDER.rate(-WIDEST), (3.16e-6, 3.16e-4))
+    assert nothing.cost == pytest.approx(3, abs=1e-3) and nothing.at_edge
+
+
+def test_a_search_goes_up_from_rates_that_are_too_low_to_learn_how_frequent_tokens_are() -> None:
+    found = searched(
+        lambda lr: 5 - 2 * math.exp(-((math.log10(lr) + 1.4) ** 2)), lambda lr: lr in (3.16e-3,)
+    )
+    assert max(found.rates) > 3e-2 and found.best == pytest.approx(10**-1.4, rel=0.2)
+
+
+def searched(cost: Callable[[float], float], alike: Callable[[float], bool]) -> tune.rates.Search:
+    """Return the end of a search; `alike`: whether the loss is that of token frequencies."""
+    known: dict[float, list[float]] = {}
+    while (found := search(LADDER, known.get, set(filter(alike, known)))).best is None:
+        known |= {lr: [cost(lr)] for lr in found.rates}
+    return found
 
 
 def test_seeds_that_disagree_about_the_best_rate_are_averaged_by_the_curve() -> None:
@@ -428,25 +444,38 @@ def test_a_rate_is_as_good_as_all_its_seeds_and_bad_where_one_diverges(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("unigram", "tried", "trains"),
+    ("unigram", "trains"),
     # the lowest loss is 2.00, at 10^-2.72; 1% below 2.01 is 1.99, which no rate reaches
-    [(None, 7, True), (2.5, 7, True), (2.2, 7, True), (2.01, 5 + WIDEST, False)],
+    [(None, True), (2.5, True), (2.2, True), (2.01, False)],
 )
 def test_a_group_whose_losses_are_those_of_token_frequencies_is_not_tuned(
-    tmp_path: Path, monkeypatch, unigram: float | None, tried: int, trains: bool
+    tmp_path: Path, monkeypatch, unigram: float | None, trains: bool
 ) -> None:
     monkeypatch.setattr(quadratic_worker, "UNIGRAM", unigram)
-    given, path = study(tmp_path), tmp_path / "a.db"
-    launch(given, path)
-    stored = decisions.read(store.open(str(path)), "bowl")
-    decision = next(one for one in stored if one.cell == SERIAL)
-    rates = decision.evidence["rates"]
-    assert (len(rates), decision.evidence["trains"]) == (tried, trains)
+    decision = decided_alone(tmp_path)
+    assert (len(decision.evidence["rates"]), decision.evidence["trains"]) == (7, trains)
     said = tune.describe(decision)
-    assert ("the best" in said, f"none of {tried} rates trains it" in said) == (trains, not trains)
-    if not trains:
-        assert decision.value == min(rates) == LADDER.rate(-WIDEST)
-        assert decision.evidence["fitted"] == decision.evidence["values"][0][0]
+    assert ("the best" in said, "none of 7 rates trains it" in said) == (trains, not trains)
+
+
+def test_a_group_goes_down_while_all_losses_are_those_of_token_frequencies(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(quadratic_worker, "UNIGRAM", 2.0)
+    monkeypatch.setattr(quadratic_worker, "loss", lambda config: 2 - 1e-3 * math.sin(config.lr))
+    decision = decided_alone(tmp_path)
+    rates = decision.evidence["rates"]
+    assert len(rates) == 5 + WIDEST and not decision.evidence["trains"]
+    assert decision.value == min(rates) == LADDER.rate(-WIDEST)
+    assert f"none of {len(rates)} rates trains it" in tune.describe(decision)
+
+
+def decided_alone(folder: Path) -> Decision:
+    """Run the study, and return the decision of serial."""
+    path = folder / "a.db"
+    launch(study(folder), path)
+    stored = decisions.read(store.open(str(path)), "bowl")
+    return next(one for one in stored if one.cell == SERIAL)
 
 
 def test_three_seeds_are_tuned_where_the_file_names_no_number(tmp_path: Path) -> None:
@@ -543,6 +572,31 @@ def test_failed_tuning_runs_leave_their_group_undecided_and_the_others_go_on(
     assert launch(given, path)[0] == Outcome({"complete": 14 + 12}, 0)
     assert rows(path, "SELECT count(*) FROM attempt") == [(26 + failed,)]
     assert "not chosen" not in plain(ablate("status", "--db", str(path)))
+
+
+def test_a_rate_at_which_a_run_fails_twice_counts_as_one_that_diverged(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """As of a script that stops at a NaN with an error, or that does not take a value."""
+    fails, path = tmp_path / "fails", tmp_path / "a.db"
+    monkeypatch.setenv("FAILS", str(fails))
+    fails.write_text("0.00562")
+    given = study(tmp_path)
+    launch(given, path)
+    assert decided(path) == {(OTHER, "lr"): 1e-3}
+    outcome, _ = launch(given, path)
+    # two more rates beside it, as beside one that diverged
+    assert outcome == Outcome({"complete": 13 + 2 + 12, "failed": 1}, 1)
+    assert decided(path) == {(OTHER, "lr"): 1e-3, (SERIAL, "lr"): 1.78e-3}
+    (one,) = (d for d in decisions.read(store.open(str(path)), "bowl") if d.cell == SERIAL)
+    assert one.evidence["values"][0][one.evidence["rates"].index(5.62e-3)] is None
+
+    # where all runs fail, the study is wrong and not a rate
+    path = tmp_path / "b.db"
+    fails.write_text("serial")
+    for _ in range(2):
+        launch(given, path)
+    assert decided(path) == {(OTHER, "lr"): 1e-3} and len(tuned(path, SERIAL)) == 5
 
 
 def test_a_study_that_was_stopped_between_two_stages_is_not_taken_for_complete(

@@ -16,11 +16,11 @@ from report_study import svg_only  # noqa: F401
 from test_command_run import SCRIPT
 from test_command_run import STUDY as COMMAND
 
-from ablate import outside
+from ablate import outside, store
 from ablate.errors import AblateError
 from ablate.plan import Plan, plan
 from ablate.study import Tune, load
-from ablate.tune import search
+from ablate.tune import learn, search
 
 
 @pytest.fixture(autouse=True)
@@ -152,6 +152,28 @@ def test_an_own_field_is_tuned_for_the_cells_that_have_it(ablate: Run, tmp_path:
     assert page.count("learning rate") == page.count("learning rate not tuned") + 1 == 2
 
 
+@pytest.mark.parametrize(
+    "tuned",
+    [
+        "dropout = [0.1, 0.9]",
+        "warmup = [0.01, 0.5]",
+        "norm_epsilon = [1e-6, 1e-2]",
+        "z_loss = [1e-5, 1e-2]",
+        "grad_clip = [0.1, 10]",
+        "weight_decay = [1e-3, 2]",
+        "rope_theta = [10, 1e4]",
+    ],
+)
+def test_the_results_of_a_field_are_looked_for_whatever_its_bounds(
+    tmp_path: Path, tuned: str
+) -> None:
+    made = planned(
+        tmp_path, f'{tuned}\npoints = 3\nper = "cell"', STUDY.replace("p-norm", "rmsnorm")
+    )
+    with store.open(str(tmp_path / "a.db"), create=True) as db:
+        assert learn(made, db).new == ()
+
+
 def test_fields_of_ablate_are_tuned_where_they_have_a_meaning(tmp_path: Path) -> None:
     two = STUDY.replace('"layernorm", "p-norm"', '"layernorm", "rmsnorm"')
     made = planned(tmp_path, 'dropout = [0.1, 0.9]\npoints = 3\nper = "cell"', two)
@@ -177,6 +199,7 @@ def test_fields_of_ablate_are_tuned_where_they_have_a_meaning(tmp_path: Path) ->
         ("n_gains = [1, 4]\npoints = 3", ["n_gains decides the number of parameters", "factor"]),
         ("d_model = [16, 64]\npoints = 3", ["cannot find d_model", "lr", "p", "a factor"]),
         ("tokens = [1e3, 1e4]\npoints = 3", ["cannot find tokens"]),
+        ("rope_share = [0.25, 1.0]\npoints = 3", ["cannot find rope_share"]),
         ("learning_rate = [1e-3, 1e-2]\npoints = 3", ["'learning_rate'", "lr", "per"]),
         ("dropout = [0.1, 2.0]\npoints = 3", ["dropout = 2", "less than 1"]),
         ("lr = [1e-3, 1e-2]\npoints = 3", ["lr is fixed here"]),

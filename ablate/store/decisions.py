@@ -68,6 +68,19 @@ def values(db: Database, keys: Sequence[str], metric: str) -> dict[str, float]:
     return finals(db, keys, *metrics.final(metric))
 
 
+def failed_twice(db: Database, keys: Sequence[str]) -> set[str]:
+    """Return the keys of the runs that failed, and did so in two attempts or more."""
+    with db.read() as connection:
+        rows = connection.exec_driver_sql(
+            "SELECT run.key FROM json_each(?) AS wanted JOIN run ON run.key = wanted.value AND"
+            " run.status IN ('failed', 'oom', 'timeout') JOIN attempt ON attempt.run_id = run.id"
+            " AND attempt.status IN ('failed', 'oom', 'timeout')"
+            " GROUP BY run.id HAVING count(*) > 1",
+            (json.dumps(list(keys)),),
+        )
+        return {key for (key,) in rows}
+
+
 def finals(db: Database, keys: Sequence[str], name: str, at: float = 0.0) -> dict[str, float]:
     """Return key → final value of that name, as `values` does."""
     with db.read() as connection:

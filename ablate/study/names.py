@@ -132,7 +132,8 @@ class TransformerNames:
         numbers = {
             other: own.type if own else float
             for other in settable()
-            if other not in BUDGETS
+            # a share of channels is valid where it makes an even number of them
+            if other not in BUDGETS and other != "rope_share"
             for own in [CATALOGUE[other].field]
             # values of a tokenizer make other tokens, those of a metric other numbers
             if "tokenizer" not in CATALOGUE[other].needs

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 RULE = "fitted curve"  # part of the question: a decision by another rule is made anew
 LEARNT = 0.99  # of the loss of token frequencies: a higher loss shows that a rate trains nothing
+HIGHER = 1.01  # of the same: a higher loss has not even come down to it
 FINEST = 8  # a rate may be chosen at each of so many parts of a step
 
 
@@ -54,7 +55,9 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
         assert tune
         asked = [*dict.fromkeys([tune.metric, study.metric])]
         cell, run = group.representative, of_cell[group.representative]
-        key = run.with_(seed=None, **{tune.field: 1.0}).key
+        # the group without its rate; a decision holds as long as this is the same
+        rate = 1.0 if tune.field == "lr" else tune.low
+        key = run.with_(seed=None, **{tune.field: rate}).key
         ladder = tune.low, tune.high, tune.points
         question = question_hash(study, asked, RULE, *ladder, seeds(study), key)
         old = stored.get((cell, tune.field))
@@ -74,9 +77,10 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
             values = {lr: each for lr, each in values.items() if lr in outcomes}
         if not values:
             continue  # the ladder is next
-        failed = _failed(db, keys, values)
+        shares = _of_frequencies(db, keys, values)
         costs = {lr: _costs(each, tune.goal) for lr, each in values.items()}
-        result = search(tune, costs.get, failed)
+        alike = {lr for lr, share in shares.items() if LEARNT <= share <= HIGHER}
+        result = search(tune, costs.get, alike)
         found.tried[cell] = result.rates
         if result.best is not None:
             evidence = {
@@ -84,7 +88,8 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
                 **shared,
                 **_evidence(study, tune, run, result, values),
                 "trains": any(
-                    lr not in failed and all(map(math.isfinite, values[lr])) for lr in result.rates
+                    all(map(math.isfinite, values[lr])) and shares.get(lr, 0.0) < LEARNT
+                    for lr in result.rates
                 ),
             }
             if len(asked) > 1:
@@ -142,9 +147,13 @@ def _by_rate(
 ) -> dict[float, list[float]]:
     """Rate → metric of each tuning seed, of the rates whose runs all have a result.
 
-    NaN for a run that diverged.
+    NaN for a run that diverged, or failed twice where another one is complete: a script may stop
+    at a NaN, or at a value that it does not take.
     """
-    values = decisions.values(db, [key for each in keys.values() for key in each], metric)
+    every = [key for each in keys.values() for key in each]
+    values = decisions.values(db, every, metric)
+    if any(map(math.isfinite, values.values())):
+        values |= dict.fromkeys(decisions.failed_twice(db, every), math.nan)
     return {
         lr: [values[key] for key in each]
         for lr, each in keys.items()
@@ -158,23 +167,21 @@ def _costs(values: Sequence[float], goal: str) -> list[float]:
     return [sign * value if math.isfinite(value) else math.inf for value in values]
 
 
-def _failed(
+def _of_frequencies(
     db: Database, keys: Mapping[float, Sequence[str]], values: Mapping[float, Sequence[float]]
-) -> set[float]:
-    """Return the rates whose runs are finite, but whose mean loss is that of token frequencies.
+) -> dict[float, float]:
+    """Return rate → mean loss, as a share of the loss of token frequencies, where both are known.
 
-    The loss of token frequencies counts where it is stored.
+    Rates at which a run diverged are left out.
     """
     finite = [lr for lr in values if all(map(math.isfinite, values[lr]))]
     every = [key for lr in finite for key in keys[lr]]
     losses = decisions.values(db, every, "loss")
     unigram = decisions.finals(db, every, "unigram_loss")
     return {
-        lr
+        lr: fmean(map(losses.__getitem__, keys[lr])) / fmean(map(unigram.__getitem__, keys[lr]))
         for lr in finite
         if losses.keys() >= {*keys[lr]} <= unigram.keys()
-        and fmean(map(losses.__getitem__, keys[lr]))
-        >= LEARNT * fmean(map(unigram.__getitem__, keys[lr]))
     }
 
 
@@ -199,7 +206,7 @@ class Search:
 
 
 def search(
-    tune: Tune, costs: Callable[[float], Sequence[float] | None], failed: Collection[float] = ()
+    tune: Tune, costs: Callable[[float], Sequence[float] | None], alike: Collection[float] = ()
 ) -> Search:
     """Return the state of a search, replayed from its beginning.
 
@@ -207,15 +214,15 @@ def search(
     beyond that end, at most `tune.down` or `tune.up` times; then two rates half a step around the
     best; and, where a cliff is next to them, two a quarter of a step around the best. The chosen
     rate is that of the lowest cost on a curve fitted to all seeds and rates (see
-    `ablate.stats.selection`). A rate at which a run diverged, or that trains nothing, is worse than
-    any other, and the lowest of them is the best of them: where there are no others, the search
-    goes down as far as it may, and chooses the lowest rate. The same costs give the same search.
+    `ablate.stats.selection`). While a run diverged, or all losses are that of token frequencies, at
+    every rate tried, the search goes down instead, as far as it may, and then chooses the lowest
+    rate. The same costs give the same search.
 
     Args:
         tune: The study's [tune].
         costs: Learning rate → what is minimised, of each seed: inf where a run diverged, None
             without results.
-        failed: Rates that train nothing.
+        alike: Rates whose losses are that of token frequencies, so that their order is noise.
     """
     import optuna
 
@@ -242,13 +249,14 @@ def search(
         rates = tuple(sorted(trial.params["lr"] for trial in trials))
         if any(trial.value is None for trial in trials):
             return Search(rates, None)
-        best = min(trials, key=functools.partial(_order, failed))
+        flat = all(trial.value == math.inf or trial.params["lr"] in alike for trial in trials)
+        best = min(trials, key=_lowest if flat else _order)
         rung = best.user_attrs["rung"]
         if rung == low > -tune.down:
             rungs = [low := low - 1]
         elif rung == high < tune.points - 1 + tune.up:
             rungs = [high := high + 1]
-        elif best.value == math.inf or best.params["lr"] in failed:
+        elif flat:
             cost = None if best.value == math.inf else best.value
             return Search(rates, best.params["lr"], cost, rung in (low, high))
         else:
@@ -287,10 +295,14 @@ def _step(tune: Tune) -> float:
     return math.log(tune.high / tune.low) / (tune.points - 1)
 
 
-def _order(failed: Collection[float], trial: optuna.trial.FrozenTrial) -> tuple[float, float]:
+def _order(trial: optuna.trial.FrozenTrial) -> tuple[float, float]:
     assert trial.value is not None
-    lr = trial.params["lr"]
-    return math.inf if lr in failed else trial.value, lr
+    return trial.value, trial.params["lr"]
+
+
+def _lowest(trial: optuna.trial.FrozenTrial) -> float:
+    lr: float = trial.params["lr"]
+    return lr
 
 
 def sensitivity(losses: Sequence[float], ceiling: float) -> float:
