@@ -13,8 +13,9 @@ from report_study import Outcome, study, undrawn  # noqa: F401
 from ablate import report
 from ablate.analysis.records import Contrast
 from ablate.plan import Decision
-from ablate.report import answers, overview
+from ablate.report import answers, overview, tuned
 from ablate.report.data import ReportData
+from ablate.report.document import Table, shown
 from ablate.store import decisions
 
 RATES = (1e-4, 1e-3, 1e-2, 1e-1)
@@ -38,7 +39,9 @@ def found(
         noise = np.random.default_rng([seed, len(levels["topology"])]).normal(0, 0.01)
         return Outcome(2.0 + 0.3 * LEVELS.index(levels["topology"]) + float(noise))
 
-    db = study(folder, {"topology": {one: {"topology": one} for one in curves}}, outcome)
+    arms = {"topology": {one: {"topology": one} for one in curves}}
+    toml = 'name = "topology"\n[tune]\nlr = [1e-4, 1e-1]\npoints = 4\nper = "cell"\n'
+    db = study(folder, arms, outcome, toml=toml)
     for arm, (means, lr) in curves.items():
         cell = f"topology={arm}"
         noise = np.random.default_rng(len(arm)).normal(0, 0.01, (3, len(RATES)))
@@ -99,3 +102,40 @@ def test_both_arms_at_an_edge_are_named_and_none_where_no_rate_trains(tmp_path: 
     inside = found(tmp_path / "c", dict.fromkeys(LEVELS, (BOWL, 0.01)))
     assert "edge" not in report.answer(inside)
     assert not any("edge" in one.text for one in overview.badges(inside))
+
+
+def cells_of(table: Table) -> dict[str, dict[str, str]]:
+    """First cell of each row → its cells by heading."""
+    rows = [list(map(shown, row)) for row in table.rows]
+    return {row[0]: dict(zip(table.columns, row, strict=True)) for row in rows}
+
+
+def test_a_group_that_no_rate_trains_has_no_error_and_changes_by_no_rate(tmp_path: Path) -> None:
+    """Its losses differ between the rates, and by 0.1 from those of the others."""
+    flat = (6.2, 6.1, 6.15, 6.3)
+    curves = {"serial": (BOWL, 1e-2), "parallel": (flat, 1e-3), "concat": (BOWL[::-1], 1e-3)}
+    data = found(tmp_path, curves, parallel={"trains": False})
+    rates = cells_of(tuned.rates(data))
+    assert rates["topology=parallel"]["error"] == "–" != rates["topology=concat"]["error"]
+    assert float(rates["topology=concat"]["error"]) > 0
+    assert list(cells_of(tuned.changed(data))) == ["serial", "concat"]
+    assert {row[0] for row in tuned.by_rate(data).rows} == {"concat"}
+    (said,) = [one for one in tuned.paragraphs(data) if "Tuning changes" in one]
+    assert "the result of concat" in said and "parallel" not in said
+
+
+def test_where_no_rate_trains_the_baseline_nothing_is_compared_with_it(tmp_path: Path) -> None:
+    flat = (6.2, 6.1, 6.15, 6.3)
+    curves = dict.fromkeys(LEVELS, (BOWL, 0.01)) | {"serial": (flat, 1e-3)}
+    data = found(tmp_path, curves, serial={"trains": False})
+    assert not tuned.changed(data).rows and not tuned.by_rate(data).rows
+    assert not any("uning changes" in one for one in tuned.paragraphs(data))
+
+
+def test_a_study_that_no_rate_trains_says_what_was_chosen(tmp_path: Path) -> None:
+    curves = dict.fromkeys(LEVELS, ((6.2, 6.1, 6.15, 6.3), 0.0001))
+    data = found(tmp_path, curves, **{one: {"trains": False} for one in LEVELS})
+    (said,) = [line for line in report.answer(data).splitlines() if line.startswith("Tuned: ")]
+    assert "(chosen: 0.0001, though no rate trains anything)" in said
+    assert "none is chosen yet" not in said
+    assert "No rate that was tried trains topology=serial, " in said

@@ -132,6 +132,9 @@ def _tuned(data: ReportData) -> str:
                 dict.fromkeys(f"{rate:.3g}" for rate in (rates[:1] + rates[-1:]))
             )
         chosen = f"chosen: {each_rate}" if each_rate else "none is chosen yet"
+        if found and not any(one.trains for one in found):
+            lowest = listed(dict.fromkeys(f"{one.lr:.3g}" for one in found))
+            chosen = f"chosen: {lowest}, though no {data.tuned.short} trains anything"
         shares = any(len(one.cells) > 1 for one in found)
         first = ", on the first cell of each group" if shares else ""
         lost = [one.group for one in found if not one.trains]
