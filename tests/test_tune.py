@@ -545,6 +545,31 @@ def test_failed_tuning_runs_leave_their_group_undecided_and_the_others_go_on(
     assert "not chosen" not in plain(ablate("status", "--db", str(path)))
 
 
+def test_groups_whose_tuning_runs_failed_are_named_in_one_sentence(
+    tmp_path: Path, monkeypatch, ablate: Run
+) -> None:
+    fails, path = tmp_path / "fails", tmp_path / "a.db"
+    monkeypatch.setenv("FAILS", str(fails))
+    fails.write_text("serial no-attention-skip")
+    outcome, output = launch(study(tmp_path), path)
+    assert outcome == Outcome({"failed": 10}, 1)
+    said = (
+        f"learning rate is chosen yet for {SERIAL}; {OTHER}, so runs that need it are not planned:"
+        " 10 of their 10 tuning runs failed; `ablate run` retries them"
+    )
+    assert said in output and output.count("is chosen yet") == 1
+    assert plain(ablate("status", "--db", str(path))).count("is chosen yet") == 1
+    with store.open(str(path)) as db:
+        answer = report.answer(report.gather(db, "bowl"))
+        assert said in answer and answer.count("is chosen yet for") == 1
+        assert "The learning rates are not chosen: 10 of 10 runs that tune failed." in answer
+        assert "being tuned" not in answer
+        with db.begin() as connection:
+            connection.exec_driver_sql("UPDATE run SET status = 'planned' WHERE id > 4")
+        answer = report.answer(report.gather(db, "bowl"))
+    assert "being tuned: 4 of 10 runs ended, 4 of them without a result." in answer
+
+
 def test_a_study_that_was_stopped_between_two_stages_is_not_taken_for_complete(
     tmp_path: Path, monkeypatch, ablate: Run
 ) -> None:

@@ -21,6 +21,7 @@ from ablate.report import masked
 from ablate.report.data import ReportData
 from ablate.report.labels import percent, sentence
 from ablate.report.sentences import say
+from ablate.store.records import FAILED
 from ablate.store.status import UNFINISHED
 from ablate.study import tuned_field
 from ablate.units import listed, plural
@@ -213,12 +214,14 @@ def _counted(data: ReportData) -> str:
     total = int(counts.sum())
     if not total:
         tuning = data.runs[data.runs["role"] == "tune"].drop_duplicates("run")
-        ended = int(tuning["status"].isin(["complete", "diverged"]).sum())
+        ended = int((~tuning["status"].isin(UNFINISHED)).sum())
+        failed = int(tuning["status"].isin(FAILED).sum())
         if len(tuning):
-            return (
-                f"The {data.tuned.values} are being tuned: {ended} of {plural(len(tuning), 'run')}"
-                " ended."
-            )
+            of = plural(len(tuning), "run")
+            if failed and ended == len(tuning):
+                return f"The {data.tuned.values} are not chosen: {failed} of {of} that tune failed."
+            some = f", {failed} of them without a result" if failed else ""
+            return f"The {data.tuned.values} are being tuned: {ended} of {of} ended{some}."
         return "No run is registered yet."
     parts = [
         f"{int(counts.get('complete', 0))} of {plural(total, 'run')}"
