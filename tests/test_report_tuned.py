@@ -104,6 +104,18 @@ def test_both_arms_at_an_edge_are_named_and_none_where_no_rate_trains(tmp_path: 
     assert not any("edge" in one.text for one in overview.badges(inside))
 
 
+def test_what_several_cells_share_was_tuned_by_runs_of_one(tmp_path: Path) -> None:
+    curves = dict.fromkeys(LEVELS, (BOWL, 0.01))
+    shared = {"group": "all cells", "cells": [f"topology={one}" for one in LEVELS]}
+    data = found(tmp_path, {"serial": curves["serial"]}, serial={})
+    (said,) = [line for line in report.answer(data).splitlines() if line.startswith("Tuned: ")]
+    assert "by runs of" not in said, "it has one cell"
+    (tmp_path / "b").mkdir()
+    data = found(tmp_path / "b", curves, **dict.fromkeys(LEVELS, shared))
+    (said,) = [line for line in report.answer(data).splitlines() if line.startswith("Tuned: ")]
+    assert ", by runs of one cell for all that share a rate, on separate seeds" in said
+
+
 def cells_of(table: Table) -> dict[str, dict[str, str]]:
     """First cell of each row → its cells by heading."""
     rows = [list(map(shown, row)) for row in table.rows]

@@ -288,6 +288,29 @@ def test_a_group_is_tuned_on_its_first_cell(tmp_path: Path) -> None:
     assert [one for one in made.confounds if one.kind == "learning rate"] == []
 
 
+@pytest.mark.parametrize(
+    ("per", "said"),
+    [
+        ('"cell"', "will be tuned for 4 groups of cells, on seeds that are not compared: first"),
+        (
+            '["topology"]',
+            "2 groups of cells, each by runs of its first cell, whose rate the others use, on",
+        ),
+        ('"study"', "tuned for all cells together, by runs of topology=serial, n_layer=1, on"),
+    ],
+)
+def test_plan_says_what_is_tuned_by_which_runs_and_how_far_the_range_grows(
+    tmp_path: Path, ablate: Run, per: str, said: str
+) -> None:
+    study(tmp_path, ('["topology"]', per))
+    out = " ".join(plain(ablate("plan", "bowl.toml")).split())
+    assert said in out and "first cell of each group" not in out
+    assert (
+        f"further steps while the best is at an end of the range (at most {WIDEST} below it and"
+        f" {WIDEST} above it), then two around the best" in out
+    )
+
+
 def test_runs_that_wait_for_a_rate_are_priced(tmp_path: Path) -> None:
     cost = price(plan(study(tmp_path)))
     # 5 rates and 2 around the best; 4 cells × 3 seeds

@@ -121,7 +121,7 @@ def _tuned(data: ReportData) -> str:
     if tune:
         per = tune.get("per", "study")
         each = (
-            "once for all cells"
+            "for all cells together"
             if per == "study"
             else f"for each {listed([per] if isinstance(per, str) else per)}"
         )
@@ -137,7 +137,13 @@ def _tuned(data: ReportData) -> str:
             lowest = listed(dict.fromkeys(f"{one.lr:.3g}" for one in found))
             chosen = f"chosen: {lowest}, though no {data.tuned.short} trains anything"
         shares = any(len(one.cells) > 1 for one in found)
-        first = ", on the first cell of each group" if shares else ""
+        first = ""
+        if shares:
+            first = (
+                f", by runs of {found[0].cells[0]} alone"
+                if len(found) == 1
+                else f", by runs of one cell for all that share a {data.tuned.short}"
+            )
         lost = [one.group for one in found if not one.trains]
         none = f" {say('no_rate', lost, data.tuned)}" if lost else ""
         how = f"{each}{data.tuned.by}{first}"
