@@ -271,3 +271,46 @@ def test_identical_arms_with_rates_of_their_own_differ_in_five_percent_of_studie
     lucky += (0.5 * (argmin[1] ** 2 - argmin[0] ** 2))[:, None]
     p = st.ttest_1samp(lucky, 0, axis=1).pvalue
     assert (p <= 0.05).mean() > 0.08
+
+
+@pytest.mark.parametrize("side", [1, -1])
+@pytest.mark.parametrize("beyond", [0.5, 1.0])
+def test_the_regret_at_an_edge_counts_a_best_rate_beyond_it(side: int, beyond: float) -> None:
+    """200 bowls whose best rate lies beyond the rates tried; the choice is at the edge in all.
+
+    What is said is at least the truth, and at most 2.5 times as much. It was below 0.01.
+    """
+    places = np.array([0, 1, 2, 3, 3.5, 4]) * side
+    places.sort()
+    edge = 4.0 * side
+    rng = np.random.default_rng(7)
+    costs = (places - edge - beyond * side) ** 2 + 0.1 * rng.normal(size=(200, 3, len(places)))
+    curves = selection.fit(STEP * places, costs, STEP)
+    candidates = STEP * np.arange(-32, 33) / 8
+    inside = candidates[(candidates >= STEP * places[0]) & (candidates <= STEP * places[-1])]
+    at = inside[selection.choose(curves, inside)]
+    assert np.isclose(at, STEP * edge).all()
+    said = math.sqrt(np.mean(selection.regret(curves, at) ** 2))
+    assert beyond**2 < said < 2.5 * beyond**2
+    # half a step inside the edge it is sought within the rates tried
+    within = selection.regret(curves, at - side * 0.5 * STEP)
+    assert within == pytest.approx((beyond + 0.5) ** 2 - beyond**2, rel=0.6)
+
+
+def test_rates_beyond_a_cliff_are_no_edge_and_are_not_searched() -> None:
+    costs = (HALVES + 3 - 3.5) ** 2 + 0.01 * np.random.default_rng(8).normal(size=(3, len(HALVES)))
+    whole, over = costs[:, :6], costs[:, :7].copy()
+    over[1, 6] = np.inf  # the next rate diverged
+    edge, cliff = selection.fit(LOGS[:6], whole, STEP), selection.fit(LOGS[:7], over, STEP)
+    assert selection.regret(cliff, LOGS[5]) < 0.02 < 0.5 < selection.regret(edge, LOGS[5])
+
+
+def test_an_outcome_at_an_edge_moves_as_far_as_the_best_rate_may_lie_beyond() -> None:
+    """The best rate is a step beyond; the other metric falls by 0.8 a step."""
+    costs = np.array([(HALVES - 4) ** 2] * 3)
+    costs += 0.02 * np.random.default_rng(9).normal(size=costs.shape)
+    outcomes = -0.8 * HALVES + 0.02 * np.random.default_rng(10).normal(size=costs.shape)
+    found = selection.choice_error(
+        np.exp(LOGS), costs, math.exp(LOGS[-1]), step=STEP, outcomes=outcomes
+    )
+    assert 0.6 < found.error < 1.0

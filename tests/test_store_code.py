@@ -6,11 +6,13 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store_plans import do_all, fresh, plan_of, rows
 
 from ablate import outside, store
+from ablate.cli import stored
 from ablate.code import Code, of_text
 from ablate.errors import AblateError
 from ablate.store import Database, code, forget, merge, owners, register
@@ -35,10 +37,10 @@ def no_levels_left() -> Iterator[None]:
     outside.use(())
 
 
-def trained(db: Database, source: Code, name: str = "wiring") -> None:
+def trained(db: Database, source: Code, name: str = "wiring", **fields: Any) -> None:
     """Train a study of a level of this code, with two seeds."""
     used = outside.use([source])
-    plan = replace(plan_of(name, ("serial", "mine")), code=used)
+    plan = replace(plan_of(name, ("serial", "mine"), **fields), code=used)
     with owners.Owner.here(db) as owner:
         do_all(db, register.register(db, plan), owner)
 
@@ -58,6 +60,24 @@ def test_runs_of_every_version_are_counted(db: Database) -> None:
     trained(db, FIRST)  # as it was: nothing is trained again
     assert told(db) == [(FIRST.version, True, {MINE: 2}, 0), (SECOND.version, False, {}, 2)]
     assert rows(db.path, "SELECT count(*) FROM run") == [(6,)]
+
+
+def test_runs_that_left_another_study_of_the_same_code_are_not_counted(db: Database) -> None:
+    trained(db, FIRST)
+    trained(db, FIRST, lr=0.01)  # the file was edited, the code was not
+    assert told(db) == [(FIRST.version, True, {MINE: 2}, 2)]
+    assert list(stored.notes("wiring", db)) == [
+        "2 runs of earlier revisions left the study wiring: its cells have other runs now."
+    ]
+    trained(db, SECOND)
+    assert [left for *_, left in told(db)] == [4, 0]
+    assert list(stored.notes("wiring", db)) == [
+        f"4 runs by an earlier parts.py ({FIRST.version[:12]}) left the study wiring."
+    ]
+    trained(db, FIRST, "other", lr=0.1)
+    for name in ("wiring", "other"):  # nothing says which of the two they left
+        assert {left for *_, left in told(db, name)} == {0}
+        assert not list(stored.notes(name, db))
 
 
 def test_merging_keeps_every_version_and_the_later_plan(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from cli_helpers import Run
 from report_study import NAN, Levels, Outcome, few_replicates, study  # noqa: F401
 
 from ablate.analysis import analyse
 from ablate.plan import Decision
 from ablate.store import Database, decisions, query
-from ablate.store.questions import PARAMETERS, QUESTIONS, find
+from ablate.store.questions import PARAMETERS, QUESTIONS, find, headings
 from ablate.store.schema import metadata
 from ablate.store.views import VIEWS
 
@@ -161,6 +162,21 @@ def test_learning_rates(db: Database) -> None:
         {"group": "topology=serial", "lr": 1e-3, "metric": "loss", "tried": 2, "at_edge": 1}
     ]
     assert ask(db, "best-lr", "shallow") == []
+
+
+def test_chosen_values_have_the_name_of_what_was_tuned(
+    tmp_path: Path, ablate: Run, db: Database
+) -> None:
+    columns = ["group", "lr", "metric", "tried", "at_edge"]
+    assert headings(db, "best-lr", "wiring", columns) == columns
+    assert headings(db, "means", "wiring", ["lr"]) == ["lr"]
+    with study(tmp_path, FACTORS, outcome, seeds=2, within=["n_layer"], name="decay") as other:
+        evidence = {"group": "all cells", "metric": "loss", "rates": [0.1], "at_edge": False}
+        cell = "topology=serial, n_layer=2"
+        decisions.write(other, 1, [Decision(cell, "weight_decay", 0.1, evidence)])
+    asked = "query", "best-lr", "decay", "--db", str(tmp_path / "ablate.db"), "--format", "csv"
+    code, out, _ = ablate(*asked)
+    assert (code, out.splitlines()[0]) == (0, "group,weight_decay,metric,tried,at_edge")
 
 
 def test_device_seconds_count_a_shared_run_once(db: Database) -> None:

@@ -304,6 +304,29 @@ def test_a_group_is_tuned_on_its_first_cell(tmp_path: Path) -> None:
     assert [one for one in made.confounds if one.kind == "learning rate"] == []
 
 
+@pytest.mark.parametrize(
+    ("per", "said"),
+    [
+        ('"cell"', "will be tuned for 4 groups of cells, on seeds that are not compared: first"),
+        (
+            '["topology"]',
+            "2 groups of cells, each by runs of its first cell, whose rate the others use, on",
+        ),
+        ('"study"', "tuned for all cells together, by runs of topology=serial, n_layer=1, on"),
+    ],
+)
+def test_plan_says_what_is_tuned_by_which_runs_and_how_far_the_range_grows(
+    tmp_path: Path, ablate: Run, per: str, said: str
+) -> None:
+    study(tmp_path, ('["topology"]', per))
+    out = " ".join(plain(ablate("plan", "bowl.toml")).split())
+    assert said in out and "first cell of each group" not in out
+    assert (
+        f"further steps while the best is at an end of the range (at most {WIDEST} below it and"
+        f" {WIDEST} above it), then two around the best" in out
+    )
+
+
 def test_runs_that_wait_for_a_rate_are_priced(tmp_path: Path) -> None:
     cost = price(plan(study(tmp_path)))
     # 5 rates and 2 around the best; 4 cells × 3 seeds
@@ -597,6 +620,31 @@ def test_a_rate_at_which_a_run_fails_twice_counts_as_one_that_diverged(
     for _ in range(2):
         launch(given, path)
     assert decided(path) == {(OTHER, "lr"): 1e-3} and len(tuned(path, SERIAL)) == 5
+
+
+def test_groups_whose_tuning_runs_failed_are_named_in_one_sentence(
+    tmp_path: Path, monkeypatch, ablate: Run
+) -> None:
+    fails, path = tmp_path / "fails", tmp_path / "a.db"
+    monkeypatch.setenv("FAILS", str(fails))
+    fails.write_text("serial no-attention-skip")
+    outcome, output = launch(study(tmp_path), path)
+    assert outcome == Outcome({"failed": 10}, 1)
+    said = (
+        f"learning rate is chosen yet for {SERIAL}; {OTHER}, so runs that need it are not planned:"
+        " 10 of their 10 tuning runs failed; `ablate run` retries them"
+    )
+    assert said in output and output.count("is chosen yet") == 1
+    assert plain(ablate("status", "--db", str(path))).count("is chosen yet") == 1
+    with store.open(str(path)) as db:
+        answer = report.answer(report.gather(db, "bowl"))
+        assert said in answer and answer.count("is chosen yet for") == 1
+        assert "The learning rates are not chosen: 10 of 10 runs that tune failed." in answer
+        assert "being tuned" not in answer
+        with db.begin() as connection:
+            connection.exec_driver_sql("UPDATE run SET status = 'planned' WHERE id > 4")
+        answer = report.answer(report.gather(db, "bowl"))
+    assert "being tuned: 4 of 10 runs ended, 4 of them without a result." in answer
 
 
 def test_a_study_that_was_stopped_between_two_stages_is_not_taken_for_complete(

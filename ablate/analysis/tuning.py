@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def rates(data: StudyData) -> Iterator[records.Tuning]:
             goal=tune.goal(evidence),
             fitted=fitted,
             error=data.choices[cell].choice.error,
-            trains=evidence.get("trains", bool(np.isfinite(means).any())),
+            trains=_trains(evidence),
             rates=tuple(rates),
             losses=tuple(map(float, means)),
             outcomes=tuple(map(float, outcomes)),
@@ -47,13 +48,23 @@ def rates(data: StudyData) -> Iterator[records.Tuning]:
         )
 
 
+def _trains(evidence: dict[str, Any]) -> bool:
+    """Return whether a rate trained a group at all; older decisions do not say it."""
+    means = np.mean(tune.values(evidence), axis=0)
+    return bool(evidence.get("trains", np.isfinite(means).any()))
+
+
 def by_rate(data: StudyData) -> Iterator[records.EffectAtRate]:
     """Yield each contrast at the rates within a ladder step of either arm's own, on tuning seeds.
 
-    Only cells that were tuned themselves have such runs.
+    Only cells that were tuned themselves, and that a rate trains, have such runs.
     """
     decisions = data.decisions[data.decisions["name"] != "seeds"]
-    tuned = {row["cell"]: (row["value"], row["evidence"]) for row in decisions.to_dict("records")}
+    tuned = {
+        row["cell"]: (row["value"], row["evidence"])
+        for row in decisions.to_dict("records")
+        if _trains(row["evidence"])
+    }
     names = ("stratum", "family", "factor", "level", "baseline_level", "cell", "baseline")
     for row in data.effects.to_dict("records"):
         if row["cell"] not in tuned or row["baseline"] not in tuned:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ablate.plan import Cell, Plan
     from ablate.plan.forecast import Forecast
     from ablate.plan.price import Price
+    from ablate.study import Tune
 
 StudyName = Annotated[
     str,
@@ -512,14 +513,20 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
             number = tuned[0] if len(tuned) == 1 else f"{len(tuned)} cells together"
         else:
             number = "all cells together"
+        ran = ""
+        if len(plan.groups) == 1 < len(tuned):
+            ran = f", by runs of {plan.groups[0].representative}"
+        elif len(plan.groups) < len(tuned):
+            ran = ", each by runs of its first cell, whose"
+            ran += f" {'rate' if tune.field == 'lr' else 'value'} the others use"
         each = f" with {tune.seeds} seeds each" if tune.seeds > 1 else ""
         rates = "rates" if tune.field == "lr" else "values"
         named = "Learning rates" if tune.field == "lr" else f"Values of {tune.field}"
         by = f" by {tune.metric}" if tune.metric != plan.study.metric else ""
         yield (
-            f"{named} will be tuned{by} for {number}, each on its first"
-            f" cell, on seeds of its own: first {tune.points} {rates} from {tune.low:g} to"
-            f" {tune.high:g}{each}, then two around the best, and two more beside a cliff"
+            f"{named} will be tuned{by} for {number}{ran}, on seeds that are not compared:"
+            f" first {tune.points} {rates} from {tune.low:g} to {tune.high:g}{each}{_grows(tune)},"
+            " then two around the best, and two more beside a cliff"
         )
         fields = {cell.label: cell.run.fields for cell in plan.cells}
         for group in plan.groups:
@@ -541,6 +548,17 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
         yield f"Next stage: {' and '.join(what) or 'nothing to train'}{then}"
     elif done:
         yield f"Done: {len(done)} of {len({one.run.key for one in plan.runs})} runs"
+
+
+def _grows(tune: Tune) -> str:
+    """Say how far a search may leave the range."""
+    steps = [f"{tune.down} below it", f"{tune.up} above it"]
+    ends = [text for text, count in zip(steps, (tune.down, tune.up), strict=True) if count]
+    if not ends:
+        return ""
+    return (
+        f", further steps while the best is at an end of the range (at most {' and '.join(ends)})"
+    )
 
 
 def _costs(plan: Plan, price: Price, forecast: Forecast | None, how: str) -> Iterator[str]:

@@ -65,6 +65,7 @@ def query(
     from ablate import formats, store
     from ablate.errors import AblateError
     from ablate.store import query as queries
+    from ablate.store import questions
     from ablate.store.names import require_series, require_study
 
     if (asked is not None) + listed + tables != 1:
@@ -85,6 +86,8 @@ def query(
         if series := values.get("series"):
             require_series(database, [str(series)])
         columns, rows = queries.run(database, sql, values)
+        if asked in questions.QUESTIONS:
+            columns = questions.headings(database, asked, str(values.get("study", "")), columns)
     deliver(formats.render(columns, rows, format))
     if not rows and format == "table":
         echo("no rows", error=True)

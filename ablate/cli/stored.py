@@ -61,10 +61,14 @@ def notes(name: str, database: Database, file: str = "") -> Iterator[str]:
                 f" {'; '.join(changed[:FEW])}{f'; {more} more' if more > 0 else ''}."
             )
     for one in made(database, name):
-        if one.left:
-            which = f"{'' if one.active else 'an earlier '}{one.code.name}"
+        if one.left and one.active:  # the code is the same: the file, a text or a decision is not
             yield (
-                f"{plural(one.left, 'run')} by {which}"
+                f"{plural(one.left, 'run')} of earlier revisions left the study {name}: its cells"
+                " have other runs now."
+            )
+        elif one.left:
+            yield (
+                f"{plural(one.left, 'run')} by an earlier {one.code.name}"
                 f" ({short(one.code.version)}) left the study {name}."
             )
     if gone := left(database, name):

@@ -79,7 +79,8 @@ class Written:
 def lead(data: ReportData) -> list[str]:
     """Return the first sentences of the answer."""
     curves = scaled.lead(data.curves_fitted) if data.curves_fitted else []
-    return [*curves, *answers.lead(data), *answers.cells(data), *answers.lengths(data)]
+    best = [*answers.lead(data), *answers.at_edge(data)]
+    return [*curves, *best, *answers.cells(data), *answers.lengths(data)]
 
 
 def write(data: ReportData, out: Path, kinds: Sequence[str] = SVG) -> Path:

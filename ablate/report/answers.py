@@ -26,6 +26,7 @@ from ablate.analysis.records import (
     Spread,
     Successive,
     Threshold,
+    Tuning,
     Untrained,
     Variance,
     Verdict,
@@ -131,6 +132,28 @@ def _candidates(data: ReportData, one: Best) -> Iterator[str]:
     for arm, mean in zip(one.arms, one.means, strict=True):
         unit = data.labels.after if arm == one.arms[0] else ""
         yield f"{called(data, arm)} ({number(mean, data.places)}{unit})"
+
+
+def at_edge(data: ReportData) -> list[str]:
+    """Return a sentence on the tuned values of compared cells that are at an edge of the range."""
+    compared = {cell for one in data.findings.of(Contrast) for _, cell in _at_edge(data, one)}
+    of = data.findings.of(Tuning)
+    groups = [one.group for one in of if any(data.at_edge.get(cell) is one for cell in compared)]
+    return [say("at_edge", groups, len(of), data.tuned)] if groups else []
+
+
+def _at_edge(data: ReportData, one: Contrast) -> list[tuple[str, str]]:
+    """Return level and cell of the arms of a difference whose tuned value is at an edge."""
+    if one.n == 0 or one.verdict == "untrained":
+        return []
+    arms = (one.level, one.cell), (one.baseline_level, one.baseline)
+    return [(level, cell) for level, cell in arms if cell in data.at_edge]
+
+
+def _edge_named(data: ReportData, one: Contrast) -> str:
+    """Return which arms of a difference have a tuned value at an edge; "" for none."""
+    found = [(named(one.factor, level), data.at_edge[cell]) for level, cell in _at_edge(data, one)]
+    return say("edge_of", found, data.tuned) if found else ""
 
 
 def cells(data: ReportData) -> list[str]:
@@ -268,6 +291,7 @@ def _answer(data: ReportData, one: Contrast, over: str, name: str) -> Answer:
     who = "neither of the two" if below > 1 else "only one of the two"
     said = [say("contrast", one, data.labels, over, data.known, who), say("losses", one)]
     said += [say(macro, one, data.labels) for macro in ("robust", "new_text")]
+    said.append(_edge_named(data, one))
     said += [
         _qualified(data, one, other)
         for cls in (SameRuns, Equivalence, Failures, Spread, Mismatch)

@@ -72,6 +72,12 @@ class ReportData(StudyData):
         return TunedLabels(tuned_field(self.settings), f" by {by}" if by else "")
 
     @cached_property
+    def at_edge(self) -> dict[str, Tuning]:
+        """Cell → its tuned value, where that is at an edge of the values tried and trains it."""
+        found = [one for one in self.findings.of(Tuning) if one.at_edge and one.trains]
+        return {cell: one for one in found for cell in one.cells}
+
+    @cached_property
     def labels(self) -> MetricLabels:
         """Texts for the study's metric."""
         return self._labels(self.study.metric, self.study.goal)

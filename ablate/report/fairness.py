@@ -21,6 +21,7 @@ from ablate.report import masked
 from ablate.report.data import ReportData
 from ablate.report.labels import percent, sentence
 from ablate.report.sentences import say
+from ablate.store.records import FAILED
 from ablate.store.status import UNFINISHED
 from ablate.study import tuned_field
 from ablate.units import listed, plural
@@ -120,7 +121,7 @@ def _tuned(data: ReportData) -> str:
     if tune:
         per = tune.get("per", "study")
         each = (
-            "once for all cells"
+            "for all cells together"
             if per == "study"
             else f"for each {listed([per] if isinstance(per, str) else per)}"
         )
@@ -132,8 +133,17 @@ def _tuned(data: ReportData) -> str:
                 dict.fromkeys(f"{rate:.3g}" for rate in (rates[:1] + rates[-1:]))
             )
         chosen = f"chosen: {each_rate}" if each_rate else "none is chosen yet"
+        if found and not any(one.trains for one in found):
+            lowest = listed(dict.fromkeys(f"{one.lr:.3g}" for one in found))
+            chosen = f"chosen: {lowest}, though no {data.tuned.short} trains anything"
         shares = any(len(one.cells) > 1 for one in found)
-        first = ", on the first cell of each group" if shares else ""
+        first = ""
+        if shares:
+            first = (
+                f", by runs of {found[0].cells[0]} alone"
+                if len(found) == 1
+                else f", by runs of one cell for all that share a {data.tuned.short}"
+            )
         lost = [one.group for one in found if not one.trains]
         none = f" {say('no_rate', lost, data.tuned)}" if lost else ""
         how = f"{each}{data.tuned.by}{first}"
@@ -210,12 +220,14 @@ def _counted(data: ReportData) -> str:
     total = int(counts.sum())
     if not total:
         tuning = data.runs[data.runs["role"] == "tune"].drop_duplicates("run")
-        ended = int(tuning["status"].isin(["complete", "diverged"]).sum())
+        ended = int((~tuning["status"].isin(UNFINISHED)).sum())
+        failed = int(tuning["status"].isin(FAILED).sum())
         if len(tuning):
-            return (
-                f"The {data.tuned.values} are being tuned: {ended} of {plural(len(tuning), 'run')}"
-                " ended."
-            )
+            of = plural(len(tuning), "run")
+            if failed and ended == len(tuning):
+                return f"The {data.tuned.values} are not chosen: {failed} of {of} that tune failed."
+            some = f", {failed} of them without a result" if failed else ""
+            return f"The {data.tuned.values} are being tuned: {ended} of {of} ended{some}."
         return "No run is registered yet."
     parts = [
         f"{int(counts.get('complete', 0))} of {plural(total, 'run')}"

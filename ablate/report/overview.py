@@ -115,8 +115,8 @@ def headline(data: ReportData) -> list[str]:
         return first or ["The study has no contrast: nothing is compared."]
     steps = data.findings.of(Successive)
     if {one.factor for one in contrasts} == {one.factor for one in steps}:
-        return [*first[:1], _steps(data, steps)]
-    return [*first[:1], _reach(data, contrasts)]
+        return [*first[:1], _steps(data, steps), *answers.at_edge(data)]
+    return [*first[:1], _reach(data, contrasts), *answers.at_edge(data)]
 
 
 def _steps(data: ReportData, steps: Sequence[Successive]) -> str:
@@ -192,6 +192,8 @@ def _limits(data: ReportData) -> Iterator[tuple[str, str]]:
         yield f"{plural(untrained, 'cell')} did not learn more than {data.known.what}", "effects"
     if fairness.one_rate(data):
         yield "learning rate not tuned", "basis"
+    if answers.at_edge(data):
+        yield f"{data.tuned.short} at the edge of those tried", "tuning"
     for what, name in (("params_body", "parameters"), ("flops", "training FLOPs")):
         offs = [abs(getattr(one, what)) for one in data.findings.of(Mismatch)]
         if math.inf in offs:

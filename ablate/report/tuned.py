@@ -37,9 +37,20 @@ def paragraphs(data: ReportData) -> list[str]:
     if cliff := [one.group for one in rates if one.near_cliff and one.trains]:
         sentences.append(say("near_cliff", cliff, len(rates), data.tuned))
     sentences += [say("by_rate", part, data.labels, data.tuned) for part in _at_rates(data)]
-    for frame in grouped(data.findings.of(TuningChange), lambda one: one.stratum):
+    for frame in _changes(data):
         sentences += _changed(data, frame)
     return sentences
+
+
+def _changes(data: ReportData) -> list[list[TuningChange]]:
+    """Return what tuning changed in each stratum with a baseline that a rate trains."""
+    found = grouped(data.findings.of(TuningChange), lambda one: one.stratum)
+    return [frame for frame in found if frame[0].cell not in _untrained(data)]
+
+
+def _untrained(data: ReportData) -> set[str]:
+    """Return the tuned cells of the groups that no rate trains."""
+    return {one.cells[0] for one in data.findings.of(Tuning) if not one.trains}
 
 
 def _at_rates(data: ReportData) -> list[list[EffectAtRate]]:
@@ -114,7 +125,7 @@ def rates(data: ReportData) -> Table:
                 ),
                 Value(f"{diverged}" if diverged else "–", diverged),
                 measured(one.fitted, max(data.places, decimals(one.fitted))),
-                measured(one.error, decimals(one.error)),
+                measured(one.error, decimals(one.error)) if one.trains else Value("–", None),
                 measured(one.sensitivity, 3),
                 Value(f"{len(one.cells)}", len(one.cells)),
             )
@@ -124,7 +135,8 @@ def rates(data: ReportData) -> Table:
         f"The {data.tuned.name} of each group:"
         f" the best one on a curve over the log {short}, fitted to"
         f" {data.decided_labels.axis} on seeds that are not compared, before any compared run used"
-        f" it. Error: the standard error that this choice adds to the group's {data.labels.phrase}."
+        f" it. Error: the standard error that this choice adds to the group's {data.labels.phrase};"
+        f" “–” where no {short} trains the group."
         " Sensitivity: the"
         f" mean over the study file's {short}s of min(loss, ln n_vocab) minus the smallest of them,"
         " in nats per token (Wortsman et al. 2023); “–” where the loss before training is not"
@@ -154,9 +166,11 @@ def changed(data: ReportData) -> Table:
     several, short = any(data.strata), data.tuned.short
     seeds = max((len(one.seeds) for one in data.findings.of(Tuning)), default=0)
     favours = f": the choice partly follows the noise there, which favours the chosen {short}"
-    for frame in grouped(data.findings.of(TuningChange), lambda one: one.stratum):
+    untrained = _untrained(data)
+    for frame in _changes(data):
         base = frame[0]
-        for one in frame:
+        trained = [one for one in frame if one.cell not in untrained]
+        for one in trained if len(trained) > 1 else []:
             shared, own = one.at_shared - base.at_shared, one.at_own - base.at_own
             rows.append(
                 (
@@ -210,7 +224,8 @@ def _changed(data: ReportData, frame: list[TuningChange]) -> Iterator[str]:
         base = replace(base, arm=f"the {BASELINE}")
     if lost := [arm_name(one) for one in others if math.isnan(one.at_shared)]:
         yield say("diverged_at_shared", base, lost, data.tuned)
-    whole = [one for one in others if not math.isnan(one.at_shared + one.at_own)]
+    trained = [one for one in others if one.cell not in _untrained(data)]
+    whole = [one for one in trained if not math.isnan(one.at_shared + one.at_own)]
     if not whole:
         return
 

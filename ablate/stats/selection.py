@@ -36,6 +36,7 @@ CUBIC, QUARTIC, QUINTIC = 0.2, 0.1, 0.03
 SHARP = 6.0  # a rise so many times as steep as that below the best rate is a cliff
 CERTAIN = 4.0  # standard errors that the rise to a cliff is at least
 GAIN = 1.64  # standard errors that the gain of a rate beside a cliff must exceed
+EDGE = 0.01  # steps within which two rates are one: rates have three digits
 NODES = 41  # places at which a drawn curve is evaluated
 DRAWS = 200  # curves drawn from a posterior; each has its mirror image
 TERMS = np.arange(5)
@@ -60,6 +61,8 @@ class Curves:
         low: [...], lowest place considered.
         high: [...], highest place considered, below any cliff.
         safe: [...], highest of the tried places that are not next to a cliff.
+        first: [...], lowest place tried.
+        last: [...], highest place tried, perhaps beyond a cliff.
         usable: [..., K], rates tried that are not beyond a cliff.
     """
 
@@ -72,6 +75,8 @@ class Curves:
     low: Floats
     high: Floats
     safe: Floats
+    first: Floats
+    last: Floats
     usable: Bools
 
     def place(self, logs: npt.ArrayLike) -> Floats:
@@ -117,6 +122,8 @@ def fit(
         np.maximum(low, -1.0),
         np.minimum(high, 1.0),
         np.minimum(safe, 1.0),
+        np.where(tried, x, np.inf).min(axis=-1),
+        np.where(tried, x, -np.inf).max(axis=-1),
         usable,
     )
 
@@ -241,10 +248,9 @@ def choose(curves: Curves, candidates: Values) -> npt.NDArray[np.intp]:
         [...], indices of candidates.
     """
     places = (np.asarray(candidates, float) - curves.centre[..., None]) / curves.step
-    edge = 0.01  # rates have three digits
-    inside = (places >= curves.low[..., None] - edge) & (places <= curves.high[..., None] + edge)
+    inside = (places >= curves.low[..., None] - EDGE) & (places <= curves.high[..., None] + EDGE)
     costs = np.where(inside, expected(curves, candidates), np.inf)
-    safely = np.where(places <= curves.safe[..., None] + edge, costs, np.inf)
+    safely = np.where(places <= curves.safe[..., None] + EDGE, costs, np.inf)
     first, second = safely.argmin(axis=-1), costs.argmin(axis=-1)
     powers = np.take_along_axis(places, np.stack([first, second], -1), -1)[..., None] ** TERMS
     change = powers[..., 0, :] - powers[..., 1, :]
@@ -264,7 +270,8 @@ def regret(curves: Curves, chosen: npt.ArrayLike) -> Floats:
 
     Curves are drawn from their posterior, always with the same random numbers. What is not known of
     the noise counts in the degrees of freedom (see `regret_df`).
-    The best rate of each is sought within a step of the best rate tried, below any cliff.
+    The best rate of each is sought within a step of the best rate tried, below any cliff, and a
+    step beyond the chosen one where that is the lowest or highest tried.
     """
     at = curves.place(chosen)
     drawn = _drawn(curves.terms, curves.root, seed=0)
@@ -281,8 +288,13 @@ def _drawn(terms: Floats, root: Floats, seed: int) -> Floats:
 
 
 def _places(curves: Curves, at: Floats) -> Floats:
-    """Places [..., NODES] at which the best rate of a drawn curve is sought."""
+    """Places [..., NODES] at which the best rate of a drawn curve is sought.
+
+    They reach a step beyond the place of the choice where nothing beyond it was tried.
+    """
     low, high = np.minimum(curves.low, at), np.maximum(curves.high, at)
+    low = np.where(at <= curves.first + EDGE, np.minimum(low, at - 1), low)
+    high = np.where(at >= curves.last - EDGE, np.maximum(high, at + 1), high)
     return low[..., None] + (high - low)[..., None] * np.linspace(0, 1, NODES)
 
 

@@ -28,9 +28,16 @@ SELECT cell.label, count(DISTINCT run.id) {_MADE}
      JOIN cell ON cell.id = member.cell_id AND cell.study_id = code.study_id AND cell.active
 WHERE code.rowid = :code GROUP BY cell.id ORDER BY cell.id
 """
+# whose the runs were is known only of a version that one study has; runs that older code made too
+# are counted as runs by that
 _LEFT = f"""
 SELECT count(*) {_MADE}
 WHERE code.rowid = :code AND run.id NOT IN (SELECT run_id FROM member)
+      AND NOT EXISTS (SELECT 1 FROM code AS same
+                      WHERE same.version = code.version AND same.study_id <> code.study_id)
+      AND NOT (code.active AND EXISTS (
+          SELECT 1 FROM code AS older WHERE older.study_id = code.study_id AND NOT older.active
+          AND instr(coalesce(json_extract(run.fields, '$.code'), ''), older.version)))
 """
 _RESULTS = """
 SELECT json_extract(run.fields, '$.code') AS code, count(DISTINCT run.id) AS number
@@ -53,7 +60,8 @@ class Made:
         code: The code.
         active: Whether the study's plan has this version.
         cells: Cell → number of its runs, which count.
-        left: Runs that no cell of any study has any more.
+        left: Runs of the study that no cell of any study has any more; 0 where other studies have
+            this version too, since no table says whose such runs were.
     """
 
     code: Code

@@ -10,7 +10,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sqlalchemy import text
+
 from ablate.errors import AblateError, unknown
+from ablate.store.database import Database
 
 _HEAD = """\
 # Named queries
@@ -38,6 +41,7 @@ class Question:
     answers: str
     sql: str
     optional: tuple[str, ...] = ()
+    chosen: str = ""  # a column of chosen values, which has the name of what the study tunes
 
     @property
     def parameters(self) -> list[str]:
@@ -186,8 +190,9 @@ ORDER BY min(place), tuned""",
     ),
     Question(
         "best-lr",
-        "The learning rate chosen for each group of cells, by which metric, how many were tried,"
-        " and whether it is the lowest or highest of them.",
+        "The learning rate chosen for each group of cells, or value of what else is tuned (`ablate"
+        " query` gives the column its name), by which metric, how many were tried, and whether it"
+        " is the lowest or highest of them.",
         """\
 SELECT json_extract(evidence, '$.group') AS "group", CAST(decision.value AS REAL) AS lr,
        json_extract(evidence, '$.metric') AS metric,
@@ -196,6 +201,7 @@ SELECT json_extract(evidence, '$.group') AS "group", CAST(decision.value AS REAL
 FROM decision JOIN study ON study.id = decision.study_id JOIN cell ON cell.id = decision.cell_id
 WHERE study.name = :study AND decision.name <> 'seeds' AND cell.active
 ORDER BY (SELECT min(ordinal) FROM member WHERE cell_id = cell.id)""",
+        chosen="lr",
     ),
     Question(
         "gpu-seconds",
@@ -271,6 +277,11 @@ ORDER BY run""",
     ),
 )
 
+_TUNED = """
+SELECT DISTINCT decision.name FROM decision JOIN study ON study.id = decision.study_id
+WHERE study.name = :study AND decision.name <> 'seeds'
+"""
+
 QUESTIONS = {question.name: question for question in _ROWS}
 assert all(set(question.parameters) <= PARAMETERS.keys() for question in _ROWS)
 
@@ -284,6 +295,24 @@ def find(name: str) -> Question:
     if name not in QUESTIONS:
         raise unknown("named query", name, QUESTIONS)
     return QUESTIONS[name]
+
+
+def headings(db: Database, name: str, study: str, columns: Sequence[str]) -> list[str]:
+    """Return the columns of a named query's answer on a study.
+
+    Args:
+        db: The database.
+        name: Of the query.
+        study: The study; "" for all.
+        columns: Their names in the SQL.
+    """
+    if not (chosen := find(name).chosen):
+        return list(columns)
+    with db.read() as connection:
+        tuned = connection.execute(text(_TUNED), {"study": study}).scalars().all()
+    # two columns of one name would be one in JSON
+    field = tuned[0] if len(tuned) == 1 and tuned[0] not in columns else chosen
+    return [field if column == chosen else column for column in columns]
 
 
 def page() -> str:

@@ -288,15 +288,15 @@ def waiting(db: Database, name: str) -> list[str]:
         else []
     )
     what = tuned(tuned_field(tables[0] if tables else {}))
-    going_on = [row for row in rates if not row.failed]
-    groups = [[row] for row in rates if row.failed] + ([going_on] if going_on else [])
+    groups = [row for row in rates if row.failed], [row for row in rates if not row.failed]
     return [
         f"no {what} is chosen yet for {_places(group)}, so runs that need it are not planned:"
-        f" {_why(group[0], 'tuning runs')}"
+        f" {_why(group, 'tuning runs')}"
         for group in groups
+        if group
     ] + [
         f"the number of seeds of {row.waiting or 'the study'} is not decided yet:"
-        f" {_why(row, 'pilot runs')}"
+        f" {_why([row], 'pilot runs')}"
         for row in pilots
     ]
 
@@ -326,11 +326,12 @@ def _places(rows: Sequence[Any]) -> str:
     return "; ".join(names) if any("," in name for name in names) else listed(names)
 
 
-def _why(row: Any, what: str) -> str:
-    if not row.failed:
+def _why(rows: Sequence[Any], what: str) -> str:
+    failed, number = sum(row.failed for row in rows), sum(row.number for row in rows)
+    if not failed:
         return "`ablate run` continues with this"
-    them = "it" if row.failed == 1 else "them"
-    return f"{row.failed} of its {row.number} {what} failed; `ablate run` retries {them}"
+    its, them = "its" if len(rows) == 1 else "their", "it" if failed == 1 else "them"
+    return f"{failed} of {its} {number} {what} failed; `ablate run` retries {them}"
 
 
 def settings(toml: str) -> dict[str, Any]:
