@@ -206,6 +206,7 @@ def test_fields_of_ablate_are_tuned_where_they_have_a_meaning(tmp_path: Path) ->
         ("mask_ratio = [0.1, 0.5]\npoints = 3", ["no cell has a level that mask_ratio"]),
         ("p = [0, 4]\npoints = 3", ["tune.p"]),
         ("p = [1, 4]\nlr = [1e-3, 1e-2]\npoints = 3", ["finds one number", "p and lr"]),
+        ("lr = [1e-3, 1e-2]\np = [1, 4]\npoints = 3", ["finds one number", "p and lr"]),
         ("p = [1, 4]\ndropout = [0.1, 0.2]\npoints = 3", ["'dropout'"]),
     ],
 )

@@ -321,6 +321,8 @@ def tune(
     if raw is None:
         return None
     field = tuned_field({"tune": raw})
+    if field == "lr":  # a second number would be an unknown key
+        field = tuned_field({"tune": {key: one for key, one in raw.items() if key != "lr"}})
     with located(source, "tune", field):
         number_type, leaves = names.tuned(field)
     if field != "lr" and "lr" in raw:

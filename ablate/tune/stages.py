@@ -132,7 +132,7 @@ def describe(decision: Decision) -> str:
         what = tuned(decision.name)
         if OUTCOMES in evidence:
             what += f", by {evidence['metric']},"
-        return f"{what} of {evidence['group']}: {_rate(decision.value, evidence)}"
+        return f"{what} of {evidence['group']}: {_rate(decision, evidence)}"
     needed = max((count for count in evidence["wanted"].values() if count), default=0)
     capped = f", though the resolution asks for {needed}" if evidence["capped"] else ""
     return (
@@ -141,20 +141,22 @@ def describe(decision: Decision) -> str:
     )
 
 
-def _rate(value: float, evidence: Mapping[str, Any]) -> str:
-    """What was chosen among which rates."""
-    rates, ladder = evidence["rates"], evidence["ladder"]
+def _rate(decision: Decision, evidence: Mapping[str, Any]) -> str:
+    """What was chosen among which values."""
+    value, rates, ladder = decision.value, evidence["rates"], evidence["ladder"]
+    name = "rates" if decision.name == "lr" else "values"
     if evidence["fitted"] is None:
         text = f"{value:g}, the lowest of {len(rates)}, at each of which a run diverged"
     elif not evidence["trains"]:
-        text = f"{value:g}, but none of {len(rates)} rates trains it: no loss is below unigram_loss"
+        text = f"{value:g}, but none of {len(rates)} {name} trains it"
+        text += ": no loss is below unigram_loss"
     else:
         seeds = f" on {len(evidence['seeds'])} seeds" if len(evidence["seeds"]) > 1 else ""
-        edge = ", at the edge of the rates tried" if evidence["at_edge"] else ""
-        text = f"{value:g}, the best on a curve of {len(rates)} rates{seeds}{edge}"
+        edge = f", at the edge of the {name} tried" if evidence["at_edge"] else ""
+        text = f"{value:g}, the best on a curve of {len(rates)} {name}{seeds}{edge}"
     if evidence["left_range"]:
         text += (
-            f"; rates from {rates[0]:g} to {rates[-1]:g} were tried, beyond the range of the study"
+            f"; {name} from {rates[0]:g} to {rates[-1]:g} were tried, beyond the range of the study"
             f" file ({ladder[0]:g} to {ladder[-1]:g})"
         )
     return text
