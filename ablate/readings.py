@@ -15,6 +15,8 @@ from ablate.formats import LARGEST
 
 # names of the step in a record, the first that is there counts
 STEPS = ("step", "global_step", "_step", "iter", "iteration", "epoch")
+_COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+_TRIES = 50  # braces of a line at which an object may begin
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -73,7 +75,11 @@ def _number(value: object) -> float | None:
 
 
 class Lines:
-    """Reads lines of output: JSON objects, and text that one of the patterns is found in."""
+    """Reads lines of output: JSON objects that end them, and text that has one of the patterns.
+
+    What stands before an object, as in `INFO:root: {"loss": 1}`, is text; codes of colours are
+    left out.
+    """
 
     def __init__(self, patterns: Sequence[str] = ()):
         self._patterns = [re.compile(pattern) for pattern in patterns]
@@ -81,19 +87,28 @@ class Lines:
 
     def read(self, line: str) -> Reading | None:
         """Return what a line reports, None for one that reports nothing."""
-        text = line.strip()
-        if text.startswith("{") and text.endswith("}"):
-            try:
-                record = json.loads(text)
-            except ValueError:
-                record = None
-            if isinstance(record, dict):
-                return self._records.place(_without_text(record))
+        line = _COLOURS.sub("", line)
+        text, record = _object(line)
+        if record is not None and not text:
+            return self._records.place(record)
         for pattern in self._patterns:
             if found := pattern.search(line):
                 texts = {name: _whole(found, name) for name in found.groupdict()}
-                return self._records.place(texts)
-        return None
+                return self._records.place((record or {}) | texts)
+        return None if record is None else self._records.place(record)
+
+
+def _object(line: str) -> tuple[str, dict[str, Any] | None]:
+    """Return the JSON object that ends a line, without texts, and what stands before it."""
+    line = line.strip()
+    if line.endswith("}"):
+        for at in [found.start() for found in re.finditer("{", line)][:_TRIES]:
+            try:
+                record = json.loads(line[at:])
+            except (ValueError, RecursionError):
+                continue
+            return line[:at].strip(), _without_text(record)
+    return line, None
 
 
 def _whole(found: re.Match[str], name: str) -> str | None:

@@ -38,6 +38,21 @@ def test_records_without_any_step_are_counted() -> None:
     assert [one and one.step for one in found] == [1, 2, 3]
 
 
+def test_an_object_may_end_a_line_and_have_colours() -> None:
+    lines = Lines([r"epoch (?P<epoch>\d+)"])
+    for text in (
+        'INFO:root: {"step": 4, "loss": 1.5}',
+        '\x1b[32m{"step": 4, "loss": 1.5}\x1b[0m',
+        ' 10%|█ | 4/40 [00:01<00:03]{"step": 4, "loss": 1.5}',
+        '{\'lr\': 1} {"step": 4, "loss": 1.5} ',
+    ):
+        assert lines.read(text) == (4, {"loss": 1.5})
+    assert lines.read('epoch 3 {"loss": 1.5}') == (3, {"loss": 1.5})
+    for text in ('{"step": 4, "loss": 1.5} {', "loss {1.5}", "{" * 40_000 + "}", '{"a":' * 9999):
+        assert lines.read(text) is None
+    assert Lines([r"loss (?P<loss>\S+)"]).read("loss \x1b[1m2.5\x1b[0m") == (1, {"loss": 2.5})
+
+
 def test_patterns_are_found_within_lines() -> None:
     lines = Lines(
         [

@@ -146,13 +146,13 @@ def _follow(
     Raises:
         Ended: It ended without a result.
     """
-    lines = Lines(settings.patterns)
+    lines = Lines(settings.patterns), Lines(settings.patterns)  # of its two streams
     files = Files(out, (OWN_METRICS, *settings.metrics))
     due = 0.0
     while True:
         ended = script.ended(LOOK)
-        for line in script.lines():
-            if reading := lines.read(line):
+        for stream, line in script.lines():
+            if reading := lines[stream].read(line):
                 curves.add(reading)
         if ended or time.monotonic() >= due:
             for reading in files.read():
@@ -328,6 +328,9 @@ def _environment(run: Run, device: str, out: Path, checkpoints: Path) -> dict[st
 class Script:
     """The process of a script and its children. They end with this process, however it ends.
 
+    Standard output and standard error have a pipe each: a progress bar leaves a line of standard
+    error open, and a buffered line of standard output may come in two parts.
+
     Attributes:
         code: Its exit code; −n if signal n ended it.
         last: Its last lines of output.
@@ -336,7 +339,7 @@ class Script:
         words: Its command line.
         folder: Where it runs.
         environment: Its environment.
-        log: Descriptor of the file that gets its output.
+        log: Descriptor of the file that gets the output of both, in the order in which it comes.
 
     Raises:
         Ended: It cannot be started.
@@ -345,7 +348,7 @@ class Script:
     def __init__(self, words: list[str], folder: Path, environment: dict[str, str], log: int):
         self.code = 0
         self.last: deque[str] = deque(maxlen=KEPT)
-        self._log, self._unread, self._open = log, b"", True
+        self._log = log
         try:
             self._process = subprocess.Popen(
                 words,
@@ -353,14 +356,16 @@ class Script:
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.PIPE,
                 start_new_session=True,
             )
         except OSError as error:
             raise Ended("failed", f"{words[0]!r} cannot be started: {error.strerror}") from None
-        assert self._process.stdout
-        self._output = self._process.stdout.fileno()
-        os.set_blocking(self._output, False)
+        assert self._process.stdout and self._process.stderr
+        self._streams = [one.fileno() for one in (self._process.stdout, self._process.stderr)]
+        self._open, self._unread = [*self._streams], dict.fromkeys(self._streams, b"")
+        for stream in self._streams:
+            os.set_blocking(stream, False)
         # A shell that waits for the end of its input, which comes when this process has ended.
         self._watcher = subprocess.Popen(
             [
@@ -381,7 +386,7 @@ class Script:
             seconds: How long to wait at most.
         """
         if self._open:
-            select.select([self._output], [], [], seconds)
+            select.select(self._open, [], [], seconds)
         else:
             time.sleep(seconds)
         code = self._process.poll()
@@ -392,28 +397,32 @@ class Script:
         return True
 
     def _read(self) -> None:
-        """Take what the pipe holds; a child that outlives the script may keep it open."""
-        while self._open:
-            try:
-                data = os.read(self._output, LONGEST)
-            except BlockingIOError:
-                return
-            if not data:
-                self._open = False
-            os.write(self._log, data)
-            self._unread += data
+        """Take what the pipes hold; a child that outlives the script may keep them open."""
+        for stream in tuple(self._open):
+            with contextlib.suppress(BlockingIOError):
+                while data := os.read(stream, LONGEST):
+                    os.write(self._log, data)
+                    self._unread[stream] += data
+                self._open.remove(stream)
 
-    def lines(self) -> Iterator[str]:
-        """Yield the lines of output since the last call; the rest too, once it has ended."""
-        whole = self._unread.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        lines, _, rest = whole.rpartition(b"\n")
-        if len(rest) > LONGEST or self._process.poll() is not None:
-            lines, rest = whole, b""
-        self._unread = rest
-        for line in lines.decode(errors="replace").split("\n") if lines else ():
-            if line.strip():
-                self.last.append(line)
-                yield line
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Yield the lines since the last call, those of standard output first.
+
+        Once the script has ended, the unfinished ones count too.
+
+        Yields:
+            0 for standard output, 1 for standard error, and a line of it.
+        """
+        for number, stream in enumerate(self._streams):
+            whole = self._unread[stream].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            lines, _, rest = whole.rpartition(b"\n")
+            if len(rest) > LONGEST or self._process.poll() is not None:
+                lines, rest = whole, b""
+            self._unread[stream] = rest
+            for line in lines.decode(errors="replace").split("\n") if lines else ():
+                if line.strip():
+                    self.last.append(line)
+                    yield number, line
 
     def told(self, reason: str) -> str:
         """Return the last lines of output and a reason, which comes last."""
@@ -434,7 +443,7 @@ class Script:
         self._watcher.kill()
         for process in (self._process, self._watcher):
             process.wait()
-            for pipe in (process.stdin, process.stdout):
+            for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe:
                     pipe.close()
 

@@ -1,0 +1,109 @@
+"""What is read of the output and the files of a script that runs; references are worked by hand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from in_process import scripts
+from launch_helpers import launch, rows
+
+from ablate.launch import pool
+from ablate.plan import plan
+from ablate.study import load
+
+STUDY = """
+name = "own"
+question = "Which?"
+metric = "val_loss"
+goal = "lower"
+seeds = [0]
+[command]
+run = "{python} train.py {{depth}} {{seed}}"
+code = ["train.py"]
+gpus = 0
+{command}
+[factors]
+depth = [1, 2]
+"""
+BEGIN = """
+import json, os, sys, time
+from pathlib import Path
+out = Path(os.environ["ABLATE_OUT"])
+def say(**values):
+    print(json.dumps(values), flush=True)
+"""
+
+
+class Read(NamedTuple):
+    """What the database has of the run of depth 1."""
+
+    status: str
+    metric: float | None
+    curve: list[tuple[int, float]]
+    error: str
+    note: str
+
+
+Reads = Callable[..., Read]
+
+
+@pytest.fixture
+def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reads:
+    monkeypatch.setattr(pool, "INGEST", 0.05)
+    monkeypatch.setattr(pool, "POLL", 0.1)
+
+    def run(script: str, command: str = "") -> Read:
+        """Run a study of a script whose functions `say` and `out` are those of `BEGIN`."""
+        (tmp_path / "train.py").write_text(BEGIN + script)
+        (tmp_path / "own.toml").write_text(STUDY.format(python=sys.executable, command=command))
+        path = tmp_path / "a.db"
+        launch(plan(load(str(tmp_path / "own.toml"))), path, executor=scripts)
+        ((run, status, metric),) = rows(
+            path, "SELECT run, status, metric FROM runs WHERE cell = 'depth=1'"
+        )
+        curve = rows(
+            path,
+            f"SELECT step, value FROM all_curves WHERE run = {run} AND series = 'val_loss'"
+            " ORDER BY step",
+        )
+        ((error, note),) = rows(path, f"SELECT error, note FROM attempt WHERE run_id = {run}")
+        return Read(status, metric, curve, error or "", note or "")
+
+    return run
+
+
+def test_an_unfinished_line_of_standard_error_hides_no_number(reads: Reads) -> None:
+    """A progress bar has no line feed, and a buffer may be written in the middle of a line."""
+    found = reads(
+        "for step in range(1, 5):\n"
+        "    sys.stderr.write(f'\\r{step * 25:3d}%|##  | {step}/4 [00:01<00:03, 1.0it/s]')\n"
+        "    sys.stderr.flush()\n"
+        "    print(f'{{\"step\": {step}, \"val_', end='', flush=True)\n"
+        "    sys.stderr.write('x')\n"
+        "    sys.stderr.flush()\n"
+        "    print(f'loss\": {5 - step}}}', flush=True)\n"
+    )
+    assert found.curve == [(1, 4.0), (2, 3.0), (3, 2.0), (4, 1.0)]
+    assert (found.status, found.metric) == ("complete", 1.0)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_patterns_and_json_are_read_on_both_streams(reads: Reads, stream: str) -> None:
+    found = reads(
+        f"print('step 1: val 3.5', file=sys.{stream})\n"
+        f'print(\'{{"step": 2, "val_loss": 2.5}}\', file=sys.{stream})\n',
+        "pattern = 'step (?P<step>\\d+): val (?P<val_loss>\\S+)'",
+    )
+    assert found.curve == [(1, 3.5), (2, 2.5)]
+
+
+def test_the_lines_that_explain_a_failure_come_from_both_streams(reads: Reads) -> None:
+    found = reads(
+        "print('reading the data', flush=True)\ntime.sleep(0.3)\nraise SystemExit('no such data')"
+    )
+    assert found.status == "failed" and found.error.endswith("exit code 1: no such data")
+    assert found.error.index("reading the data") < found.error.index("no such data")
