@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -141,37 +142,51 @@ class Files:
         self._folder, self._globs = folder, globs
         self._seen: dict[Path, tuple[int, int]] = {}  # time and size when it was read last
 
-    def read(self) -> Iterator[Reading]:
-        """Yield what files that have changed report, all of it."""
+    def read(self, *, ended: bool = False) -> Iterator[Reading]:
+        """Yield what files that have changed report, all of it.
+
+        Args:
+            ended: Whether they are whole: a last line without a line feed counts too.
+        """
         for path in self._files():
             state = path.stat()
             now = (state.st_mtime_ns, state.st_size)
-            if self._seen.get(path) != now:
+            if self._seen.get(path) != now or (ended and _unfinished(path)):
                 self._seen[path] = now
-                yield from read(path)
+                yield from read(path, ended=ended)
 
     def _files(self) -> list[Path]:
         found = {path for glob in self._globs for path in self._folder.glob(glob) if path.is_file()}
         return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
-def read(path: Path) -> Iterator[Reading]:
+def _unfinished(path: Path) -> bool:
+    """Return whether a file does not end with a line feed."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        return file.read() not in (b"", b"\n")
+
+
+def read(path: Path, *, ended: bool = False) -> Iterator[Reading]:
     """Yield what a file reports, by its name: TensorBoard's events, CSV, JSON, else lines of JSON.
 
-    A file that is being written may end in the middle of a record, which is left out.
+    Args:
+        path: The file.
+        ended: Whether it is whole. A file that is being written may end in the middle of a line,
+            which is left out.
     """
     if "tfevents" in path.name:
         yield from _events(path.read_bytes())
         return
     text = path.read_text(encoding="utf-8", errors="replace")
+    rows = (text if ended else text[: text.rfind("\n") + 1]).splitlines()
     records, lines = Records(), Lines()
     if path.suffix == ".csv":
-        whole = text[: text.rfind("\n") + 1].splitlines()
-        placed = (records.place(row) for row in csv.DictReader(whole))
+        placed = (records.place(row) for row in csv.DictReader(rows))
     elif path.suffix == ".json":
         placed = (records.place(_without_text(one)) for one in _history(text))
     else:
-        placed = (lines.read(line) for line in text[: text.rfind("\n") + 1].splitlines())
+        placed = (lines.read(line) for line in rows)
     yield from (one for one in placed if one is not None)
 
 

@@ -107,3 +107,21 @@ def test_the_lines_that_explain_a_failure_come_from_both_streams(reads: Reads) -
     )
     assert found.status == "failed" and found.error.endswith("exit code 1: no such data")
     assert found.error.index("reading the data") < found.error.index("no such data")
+
+
+@pytest.mark.parametrize("end", ["", "\\n"])
+def test_the_last_row_of_a_file_needs_no_line_feed(reads: Reads, end: str) -> None:
+    found = reads(
+        f"(out / 'm.csv').write_text('step,val_loss\\n1,3.5\\n2,2.25{end}')", 'metrics = "m.csv"'
+    )
+    assert found.curve == [(1, 3.5), (2, 2.25)] and found.metric == 2.25
+
+
+def test_a_row_that_is_being_written_is_not_read(reads: Reads) -> None:
+    found = reads(
+        "file = (out / 'm.csv').open('w')\n"
+        "file.write('step,val_loss\\n1,3.5\\n2')\nfile.flush()\ntime.sleep(1.5)\n"
+        "file.write('0,2.25\\n')\nfile.close()\n",
+        'metrics = "m.csv"',
+    )
+    assert found.curve == [(1, 3.5), (20, 2.25)] and found.metric == 2.25

@@ -147,6 +147,21 @@ def test_files_that_appear_and_grow_are_read_again(tmp_path: Path) -> None:
     assert [one.step for one in files.read()] == [1, 2]
 
 
+def test_a_last_line_without_a_line_feed_counts_once_the_file_is_whole(tmp_path: Path) -> None:
+    files = Files(tmp_path, ["*.csv", "*.jsonl"])
+    for name, text in (
+        ("a.csv", "step,loss\n1,2.5\n2,1.25"),
+        ("b.jsonl", '{"step": 1, "loss": 2}\n{"step": 2, "loss": 1}'),
+        ("c.csv", "step,loss\n1,4\n"),
+        ("d.jsonl", ""),
+    ):
+        (tmp_path / name).write_text(text)
+    first, last = [*files.read()], [*files.read(ended=True)]
+    assert [one.step for one in first] == [1, 1, 1] and [one.step for one in last] == [1, 2, 1, 2]
+    assert [one.values["loss"] for one in last] == [2.5, 1.25, 2.0, 1.0]
+    assert list(files.read()) == []
+
+
 def test_curves_keep_the_last_value_of_a_step() -> None:
     curves = Curves()
     for reading in (

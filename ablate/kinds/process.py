@@ -155,7 +155,8 @@ def _follow(
             if reading := lines[stream].read(line):
                 curves.add(reading)
         if ended or time.monotonic() >= due:
-            for reading in files.read():
+            # what a script that was killed has written may end in the middle of a number
+            for reading in files.read(ended=ended and not script.code):
                 curves.add(reading)
             _report(curves, emit)
             due = time.monotonic() + READ
