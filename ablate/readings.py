@@ -8,7 +8,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,40 +29,58 @@ class Reading(NamedTuple):
 
 
 class Records:
-    """Gives records the steps that they belong to.
+    """Gives the records of a stream or file the steps that they belong to.
 
     A record without a step belongs to the last step before it. As long as no record has named a
-    step, records with the same names are counted: 1, 2, 3, …
+    step, records are counted: 1, 2, 3, … If a step is not a whole number, such as 0.25 epochs, it
+    and all that have its name after it are counted too, from the last step on; what they say stays
+    a number of the record.
     """
 
     def __init__(self) -> None:
-        self._last: int | None = None
-        self._counts: dict[tuple[str, ...], int] = {}
+        self._step: int | None = None  # the last one
+        self._axis = ""  # the name of the step that the last record had
+        self._fraction: float | None = None  # that step, where it is counted
+        self._counted: set[str] = set()  # names of steps that are counted
+        self._placed: dict[str, int] = {}  # series → its last step
 
     def place(self, record: Mapping[str, Any]) -> Reading | None:
         """Return the numbers of a record and their step; None for a record without numbers."""
         numbers = {
             name: number for name, one in record.items() if (number := _number(one)) is not None
         }
-        named = next(
-            (
-                name
-                for name in STEPS
-                if name in numbers and numbers[name].is_integer() and abs(numbers[name]) < LARGEST
-            ),
-            None,
-        )
-        step = None if named is None else int(numbers.pop(named))
+        axis = next((name for name in STEPS if abs(numbers.get(name, math.inf)) < LARGEST), "")
+        counted = bool(axis) and (axis in self._counted or not numbers[axis].is_integer())
+        step = None if counted or not axis else int(numbers.pop(axis))
         if not numbers:
             return None
-        if step is not None:
-            self._last = step
-        elif self._last is not None:
-            step = self._last
-        else:
-            names = tuple(sorted(numbers))
-            step = self._counts[names] = self._counts.get(names, 0) + 1
+        if counted:
+            self._counted.add(axis)
+            step = self._next(axis, numbers)
+        elif step is None:
+            step = 1 + self._top(numbers) if self._step is None else self._step
+        if axis:
+            self._step, self._axis = step, axis
+            self._fraction = numbers[axis] if counted else None
+        self._placed |= dict.fromkeys(numbers, step)
         return Reading(step, numbers)
+
+    def _next(self, axis: str, numbers: Mapping[str, float]) -> int:
+        """Return the step of a record whose step is counted.
+
+        That is the last one if it has none of the numbers yet, and the record names it again or by
+        a name of less weight, as an evaluation that names epochs alone.
+        """
+        if self._step is not None:
+            again = (self._axis, self._fraction) == (axis, numbers[axis])
+            lighter = STEPS.index(axis) > STEPS.index(self._axis)
+            if (again or lighter) and self._top(numbers.keys() - {axis}) < self._step:
+                return self._step
+        return min(1 + max(self._top(self._placed), self._step or 0), LARGEST)
+
+    def _top(self, names: Iterable[str]) -> int:
+        """Return the last step that any of the series has; 0 if they have none."""
+        return max((self._placed.get(name, 0) for name in names), default=0)
 
 
 def _number(value: object) -> float | None:

@@ -125,3 +125,8 @@ def test_a_row_that_is_being_written_is_not_read(reads: Reads) -> None:
         'metrics = "m.csv"',
     )
     assert found.curve == [(1, 3.5), (20, 2.25)] and found.metric == 2.25
+
+
+def test_the_last_of_steps_that_are_not_whole_decides(reads: Reads) -> None:
+    found = reads("for k in range(1, 9): say(epoch=k / 4, val_loss=9 - k)")
+    assert found.curve == [(k, 9.0 - k) for k in range(1, 9)] and found.metric == 1

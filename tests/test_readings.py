@@ -38,6 +38,41 @@ def test_records_without_any_step_are_counted() -> None:
     assert [one and one.step for one in found] == [1, 2, 3]
 
 
+def test_records_whose_step_is_not_whole_are_counted() -> None:
+    """As Hugging Face prints them: every point has a step of its own, in order."""
+    lines = Lines()
+    found = [lines.read(json.dumps({"epoch": k / 4, "loss": 9 - k})) for k in range(1, 9)]
+    assert found == [(k, {"epoch": k / 4, "loss": 9.0 - k}) for k in range(1, 9)]
+    # whole ones before them are what they say, and records of one step stay together
+    lines = Lines()
+    texts = [
+        *('{"epoch": 1, "loss": 3}', '{"epoch": 1.5, "loss": 2}', '{"epoch": 1.5, "acc": 0.5}'),
+        *('{"lr": 0.1}', '{"epoch": 2, "loss": 1}', '{"epoch": 7, "loss": 0}'),
+    ]
+    assert [one.step for one in map(lines.read, texts) if one] == [1, 2, 2, 2, 3, 4]
+    # two records that are rounded to one step are two
+    lines = Lines()
+    texts = [
+        '{"epoch": 0.01, "loss": 3}',
+        '{"epoch": 0.01, "loss": 2}',
+        '{"epoch": 0.02, "loss": 1}',
+    ]
+    assert [one.step for one in map(lines.read, texts) if one] == [1, 2, 3]
+    # an evaluation by epochs belongs to the step before it
+    lines = Lines()
+    texts = [
+        *('{"step": 100, "loss": 3}', '{"epoch": 0.5, "val": 2}', '{"step": 200, "loss": 2}'),
+        *('{"epoch": 1.0, "val": 1}', '{"epoch": 1.5, "val": 0.5}'),
+    ]
+    assert [one.step for one in map(lines.read, texts) if one] == [100, 100, 200, 200, 201]
+
+
+def test_counted_records_keep_their_order_if_they_have_other_numbers() -> None:
+    lines = Lines()
+    texts = ['{"loss": 3}', '{"loss": 2}', '{"loss": 1, "acc": 0.5}', '{"acc": 0.75}']
+    assert [one.step for one in map(lines.read, texts) if one] == [1, 2, 3, 4]
+
+
 def test_an_object_may_end_a_line_and_have_colours() -> None:
     lines = Lines([r"epoch (?P<epoch>\d+)"])
     for text in (
@@ -175,6 +210,26 @@ def test_curves_keep_the_last_value_of_a_step() -> None:
     assert list(curves.take()) == []
     curves.add(Reading(1, {"a": 5.0}))
     assert list(curves.take()) == [([1], {"a": [5.0]})] and curves.last == 2
+
+
+def test_log_and_tables_take_steps_that_are_not_whole(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    code = "import ablate\nfor k in range(1, 5):\n    ablate.log(k / 2, loss=9 - k)"
+    assert python(code, cwd=tmp_path, ABLATE_METRICS=str(file)).returncode == 0
+    assert [(one.step, one.values["loss"]) for one in read(file)] == [
+        (1, 8),
+        (2, 7),
+        (3, 6),
+        (4, 5),
+    ]
+    file = tmp_path / "log.csv"
+    file.write_text("epoch,loss\n0.5,8\n1.0,7\n1.5,6\n2.0,5\n")
+    assert [(one.step, one.values["loss"]) for one in read(file)] == [
+        (1, 8),
+        (2, 7),
+        (3, 6),
+        (4, 5),
+    ]
 
 
 def test_log_writes_only_within_a_run(tmp_path: Path) -> None:
