@@ -51,17 +51,18 @@ class Records:
         }
         axis = next((name for name in STEPS if abs(numbers.get(name, math.inf)) < LARGEST), "")
         counted = bool(axis) and (axis in self._counted or not numbers[axis].is_integer())
-        step = None if counted or not axis else int(numbers.pop(axis))
-        if not numbers:
-            return None
         if counted:
             self._counted.add(axis)
             step = self._next(axis, numbers)
-        elif step is None:
+        elif axis:
+            step = int(numbers.pop(axis))
+        else:
             step = 1 + self._top(numbers) if self._step is None else self._step
         if axis:
             self._step, self._axis = step, axis
             self._fraction = numbers[axis] if counted else None
+        if not numbers:
+            return None
         self._placed |= dict.fromkeys(numbers, step)
         return Reading(step, numbers)
 

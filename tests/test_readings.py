@@ -38,6 +38,17 @@ def test_records_without_any_step_are_counted() -> None:
     assert [one and one.step for one in found] == [1, 2, 3]
 
 
+def test_a_line_may_name_the_step_of_those_after_it() -> None:
+    lines = Lines([r"\| time/total_timesteps +\| (?P<step>\d+)", r"\| eval/loss +\| (?P<loss>\S+)"])
+    for step, loss in ((800, 1.25), (1600, 0.75)):
+        assert lines.read("| eval/       |      |") is None
+        assert lines.read(f"| time/total_timesteps | {step} |") is None
+        assert lines.read(f"| eval/loss | {loss} |") == (step, {"loss": loss})
+    lines = Lines()
+    assert lines.read('{"step": 5, "note": "x"}') is None
+    assert lines.read('{"loss": 1}') == (5, {"loss": 1.0})
+
+
 def test_records_whose_step_is_not_whole_are_counted() -> None:
     """As Hugging Face prints them: every point has a step of its own, in order."""
     lines = Lines()
