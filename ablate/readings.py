@@ -35,14 +35,28 @@ class Records:
     step, records are counted: 1, 2, 3, … If a step is not a whole number, such as 0.25 epochs, it
     and all that have its name after it are counted too, from the last step on; what they say stays
     a number of the record.
+
+    Steps may begin again: in a next epoch that the records name beside them, or at or below the
+    first step of a series, as those of fine-tuning after those of pre-training. They then go on
+    from the largest step so far. A step further up that a series has already gets the new value.
+
+    Attributes:
+        back: The first step of a series that is below the one before it, and that one, unless an
+            epoch explains it; None if there is none.
     """
 
     def __init__(self) -> None:
+        self.back: tuple[int, int] | None = None
         self._step: int | None = None  # the last one
         self._axis = ""  # the name of the step that the last record had
+        self._named = 0  # that step, as the record has it
+        self._epoch = -math.inf  # the last one beside a step
         self._fraction: float | None = None  # that step, where it is counted
         self._counted: set[str] = set()  # names of steps that are counted
         self._placed: dict[str, int] = {}  # series → its last step
+        self._epochs: dict[str, float] = {}  # series → the epoch of that
+        self._first: dict[str, int] = {}  # series → its first step, as named, since the last shift
+        self._shift: dict[str, int] = {}  # name of steps → what is added to them
 
     def place(self, record: Mapping[str, Any]) -> Reading | None:
         """Return the numbers of a record and their step; None for a record without numbers."""
@@ -50,21 +64,51 @@ class Records:
             name: number for name, one in record.items() if (number := _number(one)) is not None
         }
         axis = next((name for name in STEPS if abs(numbers.get(name, math.inf)) < LARGEST), "")
-        counted = bool(axis) and (axis in self._counted or not numbers[axis].is_integer())
-        if counted:
+        if axis != "epoch":
+            self._epoch = numbers.get("epoch", self._epoch)
+        if axis in self._counted or (axis and not numbers[axis].is_integer()):
             self._counted.add(axis)
             step = self._next(axis, numbers)
+            self._step, self._axis, self._fraction = step, axis, numbers[axis]
         elif axis:
-            step = int(numbers.pop(axis))
+            self._axis, self._named, self._fraction = axis, int(numbers.pop(axis)), None
+            step = self._step = self._onward(numbers)
+        elif self._step is None:
+            step = 1 + self._top(numbers)
+        elif self._fraction is None:
+            step = self._step = self._onward(numbers)
         else:
-            step = 1 + self._top(numbers) if self._step is None else self._step
-        if axis:
-            self._step, self._axis = step, axis
-            self._fraction = numbers[axis] if counted else None
-        if not numbers:
-            return None
+            step = self._step
+        return self._read(step, numbers) if numbers else None
+
+    def at(self, step: int, numbers: dict[str, float]) -> Reading:
+        """Return numbers of a step that stands apart from them."""
+        self._axis, self._named = STEPS[0], step
+        return self._read(self._onward(numbers), numbers)
+
+    def _read(self, step: int, numbers: dict[str, float]) -> Reading:
         self._placed |= dict.fromkeys(numbers, step)
+        self._epochs |= dict.fromkeys(numbers, self._epoch)
         return Reading(step, numbers)
+
+    def _onward(self, numbers: Mapping[str, float]) -> int:
+        """Return the step of a record for the step that it names, or the record before it."""
+        step, shift = self._named, self._shift.get(self._axis, 0)
+        series = [name for name in numbers if name not in STEPS]
+        known = {name: self._placed[name] - shift for name in series if name in self._placed}
+        grown = {name for name in known if self._epoch > self._epochs[name] > -math.inf}
+        back = {name for name, last in known.items() if step < last}
+        if back - grown and self.back is None:
+            self.back = max(known[name] for name in back - grown), step
+        again = {name for name in grown if step <= known[name]}
+        if again or any(step <= self._first.get(name, step) for name in back):
+            after = self._top(self._placed) + max(0, 1 - step)
+            if step + after < LARGEST:
+                self._shift[self._axis] = shift = after
+                self._first.clear()
+        for name in series:
+            self._first.setdefault(name, step)
+        return step + shift
 
     def _next(self, axis: str, numbers: Mapping[str, float]) -> int:
         """Return the step of a record whose step is counted.
@@ -101,9 +145,14 @@ class Lines:
     left out.
     """
 
-    def __init__(self, patterns: Sequence[str] = ()):
+    def __init__(self, patterns: Sequence[str] = (), records: Records | None = None):
         self._patterns = [re.compile(pattern) for pattern in patterns]
-        self._records = Records()
+        self._records = records or Records()
+
+    @property
+    def back(self) -> tuple[int, int] | None:
+        """See `Records.back`."""
+        return self._records.back
 
     def read(self, line: str) -> Reading | None:
         """Return what a line reports, None for one that reports nothing."""
@@ -155,9 +204,13 @@ class Files:
     Args:
         folder: The folder.
         globs: Files in it, such as "metrics.csv" or "**/events.out.tfevents.*".
+
+    Attributes:
+        back: `Records.back` of the first file that has any.
     """
 
     def __init__(self, folder: Path, globs: Sequence[str]):
+        self.back: tuple[int, int] | None = None
         self._folder, self._globs = folder, globs
         self._seen: dict[Path, tuple[int, int]] = {}  # time and size when it was read last
 
@@ -167,12 +220,19 @@ class Files:
         Args:
             ended: Whether they are whole: a last line without a line feed counts too.
         """
+        for _, readings in self.changed(ended=ended):
+            yield from readings
+
+    def changed(self, *, ended: bool = False) -> Iterator[tuple[Path, list[Reading]]]:
+        """Yield files that have changed, and all that they report; see `read`."""
         for path in self._files():
             state = path.stat()
             now = (state.st_mtime_ns, state.st_size)
             if self._seen.get(path) != now or (ended and _unfinished(path)):
                 self._seen[path] = now
-                yield from read(path, ended=ended)
+                records = Records()
+                yield path, list(read(path, ended=ended, records=records))
+                self.back = self.back or records.back
 
     def _files(self) -> list[Path]:
         found = {path for glob in self._globs for path in self._folder.glob(glob) if path.is_file()}
@@ -186,20 +246,22 @@ def _unfinished(path: Path) -> bool:
         return file.read() not in (b"", b"\n")
 
 
-def read(path: Path, *, ended: bool = False) -> Iterator[Reading]:
+def read(path: Path, *, ended: bool = False, records: Records | None = None) -> Iterator[Reading]:
     """Yield what a file reports, by its name: TensorBoard's events, CSV, JSON, else lines of JSON.
 
     Args:
         path: The file.
         ended: Whether it is whole. A file that is being written may end in the middle of a line,
             which is left out.
+        records: What gives its records their steps, for a caller who wants to know more of them.
     """
+    records = records or Records()
     if "tfevents" in path.name:
-        yield from _events(path.read_bytes())
+        yield from _events(path.read_bytes(), records)
         return
     text = path.read_text(encoding="utf-8", errors="replace")
     rows = (text if ended else text[: text.rfind("\n") + 1]).splitlines()
-    records, lines = Records(), Lines()
+    lines = Lines(records=records)
     if path.suffix == ".csv":
         placed = (records.place(row) for row in csv.DictReader(rows))
     elif path.suffix == ".json":
@@ -270,7 +332,7 @@ def _records(data: bytes) -> Iterator[bytes]:
         at = end + 4
 
 
-def _events(data: bytes) -> Iterator[Reading]:
+def _events(data: bytes, records: Records) -> Iterator[Reading]:
     """Yield the scalars of a file of TensorBoard's events (tensorflow/core/util/event.proto)."""
     for record in _records(data):
         step = 0
@@ -281,7 +343,7 @@ def _events(data: bytes) -> Iterator[Reading]:
             elif field == 5 and isinstance(value, bytes):
                 values |= dict(_scalars(value))
         if values:
-            yield Reading(step, values)
+            yield records.at(step, values)
 
 
 def _scalars(summary: bytes) -> Iterator[tuple[str, float]]:
@@ -357,10 +419,23 @@ class Curves:
         self.last = 0
         self._new: dict[str, dict[int, float]] = {}
         self._lost: dict[str, set[int]] = {}  # series → steps with a value that is not finite
+        # series → source → its largest step and its last value
+        self._ends: dict[str, dict[object, tuple[int, float]]] = {}
+        self._ranges: dict[str, tuple[float, float]] = {}  # series → lowest, highest finite value
 
-    def add(self, reading: Reading) -> None:
-        """Add numbers; a step that a series has already gets the new one."""
+    def add(self, reading: Reading, source: object = None) -> None:
+        """Add numbers; a step that a series has already gets the new one.
+
+        Args:
+            reading: The numbers.
+            source: The stream or file that they come from.
+        """
         for name, value in reading.values.items():
+            ends = self._ends.setdefault(name, {})
+            ends[source] = max(reading.step, ends.get(source, (reading.step,))[0]), value
+            if math.isfinite(value):
+                low, high = self._ranges.get(name, (value, value))
+                self._ranges[name] = min(low, value), max(high, value)
             of = self.points.setdefault(name, {})
             old = of.get(reading.step)
             if old is None or not (old == value or (math.isnan(old) and math.isnan(value))):
@@ -369,6 +444,14 @@ class Curves:
                 lost = self._lost.setdefault(name, set())
                 (lost.discard if math.isfinite(value) else lost.add)(reading.step)
         self.last = max(self.last, reading.step)
+
+    def end(self, name: str) -> float:
+        """Return the last value of a series: of the source that has its largest step."""
+        return max(self._ends[name].values(), key=lambda end: end[0])[1]
+
+    def extent(self, name: str) -> tuple[float, float] | None:
+        """Return the lowest and the highest finite value of a series, if it has any."""
+        return self._ranges.get(name)
 
     def first_lost(self, name: str) -> int | None:
         """Return the first step at which a series is not finite, if there is one."""

@@ -70,7 +70,9 @@ def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reads:
             f"SELECT step, value FROM all_curves WHERE run = {run} AND series = 'val_loss'"
             " ORDER BY step",
         )
-        ((error, note),) = rows(path, f"SELECT error, note FROM attempt WHERE run_id = {run}")
+        ((error, note),) = rows(
+            path, f"SELECT error, note FROM attempt WHERE run_id = {run} ORDER BY id DESC LIMIT 1"
+        )
         return Read(status, metric, curve, error or "", note or "")
 
     return run
@@ -130,3 +132,49 @@ def test_a_row_that_is_being_written_is_not_read(reads: Reads) -> None:
 def test_the_last_of_steps_that_are_not_whole_decides(reads: Reads) -> None:
     found = reads("for k in range(1, 9): say(epoch=k / 4, val_loss=9 - k)")
     assert found.curve == [(k, 9.0 - k) for k in range(1, 9)] and found.metric == 1
+
+
+PHASES = """
+for step in range(1, 9):
+    say(step=10 * step, val_loss=4 + step / 8)
+for step in range(1, 9):
+    say(step=step, val_loss=7 - step / 2)
+"""
+
+
+@pytest.mark.parametrize("into", ["print", "log"])
+def test_the_last_value_decides_where_steps_begin_again(reads: Reads, into: str) -> None:
+    script = PHASES
+    if into == "log":
+        script = "def say(**values):\n    with open(os.environ['ABLATE_METRICS'], 'a') as file:\n"
+        script += f"        print(json.dumps(values), file=file)\n{PHASES}"
+    found = reads(script)
+    assert found.metric == 3.0 and "went back, first from 80 to 1" in found.note
+    first = [(10 * step, 4 + step / 8) for step in range(1, 9)]
+    assert found.curve == [*first, *((80 + step, 7 - step / 2) for step in range(1, 9))]
+
+
+def test_the_last_value_decides_where_training_goes_back(reads: Reads) -> None:
+    script = "for step, loss in ((1, 4), (2, 1.5), (3, 2), (2, 3)): say(step=step, val_loss=loss)"
+    found = reads(script)
+    assert (found.metric, found.curve) == (3.0, [(1, 4.0), (2, 3.0), (3, 2.0)])
+    assert "from 3 to 2" in found.note
+
+
+def test_the_best_is_that_of_all_values(reads: Reads) -> None:
+    script = "for step, loss in ((1, 4), (2, 1.5), (3, 2), (2, 3)): say(step=step, val_loss=loss)"
+    assert reads(script, 'at = "best"').metric == 1.5
+
+
+@pytest.mark.parametrize(("at", "metric"), [("last", 3.0), ("best", 1.5)])
+def test_what_a_stopped_attempt_reported_last_decides(reads: Reads, at: str, metric: float) -> None:
+    script = (
+        "saved = Path(os.environ['ABLATE_CHECKPOINTS']) / 'saved'\n"
+        "if saved.exists(): sys.exit()\n"
+        "for step, loss in ((1, 4), (2, 1.5), (3, 2), (2, 3)): say(step=step, val_loss=loss)\n"
+        "saved.touch()\nsys.exit(3)\n"
+    )
+    command = f'at = "{at}"'
+    assert reads(script, command).status == "failed"
+    found = reads(script, command)
+    assert (found.status, found.metric) == ("complete", metric)

@@ -78,6 +78,60 @@ def test_records_whose_step_is_not_whole_are_counted() -> None:
     assert [one.step for one in map(lines.read, texts) if one] == [100, 100, 200, 200, 201]
 
 
+def steps(*records: str) -> tuple[list[int], tuple[int, int] | None]:
+    """The steps of lines of JSON, each written as in `step=1 loss=2`, and where they went back."""
+    lines = Lines()
+    found = []
+    for one in records:
+        pairs = (pair.split("=") for pair in one.split())
+        reading = lines.read(json.dumps({name: float(value) for name, value in pairs}))
+        found += [reading.step] if reading else []
+    return found, lines.back
+
+
+def test_steps_that_begin_again_go_on() -> None:
+    # pre-training, then fine-tuning
+    phases = [f"step={k} loss=1" for k in (10, 20, 30, 1, 2, 3)]
+    assert steps(*phases) == ([10, 20, 30, 31, 32, 33], (30, 1))
+    # the step is named in a line of its own, and counted from 0
+    assert steps("step=0", "a=1", "step=1", "a=1", "step=0", "a=1") == ([0, 1, 2], (1, 0))
+    assert steps("step=3 a=1", "step=2 a=1", "step=1 a=1") == ([3, 5, 6], (3, 2))
+
+
+def test_steps_within_epochs_go_on_in_the_next_one() -> None:
+    within = [f"epoch={e} step={k} loss=1" for e in (1, 2, 3) for k in (2, 4)]
+    assert steps(*within) == ([2, 4, 6, 8, 10, 12], None)
+    once = [f"epoch={e} step=4 loss=1" for e in (1, 2, 3)]
+    assert steps(*once) == ([4, 8, 12], None)
+    # the second series, of which the next epoch has fewer, stays beside the first
+    mixed = ["epoch=1 step=1 a=1", "epoch=1 step=4 a=1", "epoch=1 step=3 b=1"]
+    mixed += ["epoch=2 step=1 a=1", "epoch=2 step=3 a=1", "epoch=2 step=3 b=1"]
+    assert steps(*mixed) == ([1, 4, 3, 5, 7, 7], None)
+    # steps of all epochs together, as Lightning and Hugging Face have them
+    together = [
+        "epoch=0 step=4 a=1",
+        "epoch=0 step=9 b=1",
+        "epoch=1 step=9 a=1",
+        "epoch=1 step=9 c=1",
+    ]
+    assert steps(*together) == ([4, 9, 9, 9], None)
+
+
+def test_a_step_is_replaced_where_training_goes_back_to_it() -> None:
+    assert steps(*(f"step={k} a=1" for k in (1, 2, 3, 2, 3, 4))) == ([1, 2, 3, 2, 3, 4], (3, 2))
+    assert steps(*(f"step={k} a=1" for k in (1, 2, 2, 3))) == ([1, 2, 2, 3], None)
+    largest = (1 << 63) - 1025  # the database has none above 2^63 - 1
+    assert steps(f"step={largest} a=1", "step=9000 a=1")[0] == [int(float(largest)), 9000]
+
+
+def test_curves_end_with_what_was_reported_last() -> None:
+    curves = Curves()
+    for step, value in ((1, 5.0), (2, 1.0), (3, 2.0), (2, 4.0)):
+        curves.add(Reading(step, {"a": value}), "one")
+    curves.add(Reading(1, {"a": 3.0}), "two")
+    assert (curves.end("a"), curves.extent("a")) == (4.0, (1.0, 5.0))
+
+
 def test_counted_records_keep_their_order_if_they_have_other_numbers() -> None:
     lines = Lines()
     texts = ['{"loss": 3}', '{"loss": 2}', '{"loss": 1, "acc": 0.5}', '{"acc": 0.75}']
@@ -93,7 +147,7 @@ def test_an_object_may_end_a_line_and_have_colours() -> None:
         '{\'lr\': 1} {"step": 4, "loss": 1.5} ',
     ):
         assert lines.read(text) == (4, {"loss": 1.5})
-    assert lines.read('epoch 3 {"loss": 1.5}') == (3, {"loss": 1.5})
+    assert lines.read('epoch 5 {"loss": 1.5}') == (5, {"loss": 1.5})
     for text in ('{"step": 4, "loss": 1.5} {', "loss {1.5}", "{" * 40_000 + "}", '{"a":' * 9999):
         assert lines.read(text) is None
     assert Lines([r"loss (?P<loss>\S+)"]).read("loss \x1b[1m2.5\x1b[0m") == (1, {"loss": 2.5})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import select
 import shlex
@@ -92,7 +91,7 @@ def train(job: Job, context: Context) -> None:
     curves, before = Curves(), _state(out) if resumed else {}
     curves.last = int(before.get("step", 0))
     begun = time.monotonic()
-    status, error = "complete", None
+    status, error, back = "complete", None, None
     with contextlib.ExitStack() as stack:
         try:
             folder, taken = stack.enter_context(_code(run, settings, job, out))
@@ -112,7 +111,14 @@ def train(job: Job, context: Context) -> None:
                 log.flush()
                 script = Script(words, folder, environment, log.fileno())
                 stack.callback(script.close)
-                _follow(script, settings, curves, out, emit, context, begun)
+                lines = Lines(settings.patterns), Lines(settings.patterns)  # of its two streams
+                files = Files(out, (OWN_METRICS, *settings.metrics))
+                try:
+                    _follow(script, lines, files, settings, curves, emit, context, begun)
+                finally:
+                    # files of a run that continues have the steps of the attempt before it
+                    sources = lines if resumed else (*lines, files)
+                    back = next((one.back for one in sources if one.back), None)
         except Ended as end:
             status, error = end.status, str(end) or None
         _report(curves, emit)
@@ -129,14 +135,16 @@ def train(job: Job, context: Context) -> None:
         _keep_state(out, settings, curves, before, spent)
     lost = curves.first_lost(settings.metric)
     last = lost if status == "diverged" and lost is not None else curves.last
-    emit("end", status=status, step=last, error=error, device_seconds=seconds)
+    note = f"steps of its script went back, first from {back[0]} to {back[1]}" if back else None
+    emit("end", status=status, step=last, error=error, device_seconds=seconds, note=note)
 
 
 def _follow(
     script: Script,
+    lines: tuple[Lines, Lines],
+    files: Files,
     settings: Settings,
     curves: Curves,
-    out: Path,
     emit: Emit,
     context: Context,
     begun: float,
@@ -146,18 +154,17 @@ def _follow(
     Raises:
         Ended: It ended without a result.
     """
-    lines = Lines(settings.patterns), Lines(settings.patterns)  # of its two streams
-    files = Files(out, (OWN_METRICS, *settings.metrics))
     due = 0.0
     while True:
         ended = script.ended(LOOK)
         for stream, line in script.lines():
             if reading := lines[stream].read(line):
-                curves.add(reading)
+                curves.add(reading, stream)
         if ended or time.monotonic() >= due:
             # what a script that was killed has written may end in the middle of a number
-            for reading in files.read(ended=ended and not script.code):
-                curves.add(reading)
+            for path, readings in files.changed(ended=ended and not script.code):
+                for reading in readings:
+                    curves.add(reading, path)
             _report(curves, emit)
             due = time.monotonic() + READ
         if curves.first_lost(settings.metric) is not None:
@@ -215,17 +222,22 @@ def _finals(
     settings: Settings, curves: Curves, before: Mapping[str, Any]
 ) -> list[tuple[str, float, float]]:
     """Return the last value of every series, and of the metric the best and that at a step."""
-    found = [(name, 0.0, of[max(of)]) for name, of in curves.points.items() if of]
+    found = [(name, 0.0, curves.end(name)) for name in curves.points]
+    if settings.metric not in curves.points and "last" in before:
+        found.append((settings.metric, 0.0, before["last"]))
+    if (chosen := _best(settings, curves, before)) is not None:
+        found.append((best(settings.metric), 0.0, chosen))
     own = {int(step): value for step, value in before.get("points", {}).items()}
     own |= curves.points.get(settings.metric, {})
-    if own and settings.metric not in curves.points:
-        found.append((settings.metric, 0.0, own[max(own)]))
-    if finite := [value for value in own.values() if math.isfinite(value)]:
-        chosen = min(finite) if settings.goal == "min" else max(finite)
-        found.append((best(settings.metric), 0.0, chosen))
     if settings.at is not None and (at := int(settings.at)) in own:
         found.append((settings.metric, settings.at, own[at]))
     return found
+
+
+def _best(settings: Settings, curves: Curves, before: Mapping[str, Any]) -> float | None:
+    """Return the best finite value of the metric that any attempt has reported, if there is one."""
+    values = [*(curves.extent(settings.metric) or ()), *before.get("best", ())]
+    return (min if settings.goal == "min" else max)(values, default=None)
 
 
 def _unreported(
@@ -265,11 +277,17 @@ def _state(out: Path) -> dict[str, Any]:
 def _keep_state(
     out: Path, settings: Settings, curves: Curves, before: Mapping[str, Any], seconds: float
 ) -> None:
-    points = before.get("points", {}) | {
-        str(step): value for step, value in curves.points.get(settings.metric, {}).items()
+    metric, points = settings.metric, curves.points.get(settings.metric, {})
+    chosen = _best(settings, curves, before)
+    state = {
+        "step": curves.last,
+        "points": before.get("points", {}) | {str(step): value for step, value in points.items()},
+        "last": curves.end(metric) if points else before.get("last"),
+        "best": [] if chosen is None else [chosen],
+        "seconds": seconds,
     }
     (out / STATE).write_text(
-        json.dumps({"step": curves.last, "points": points, "seconds": seconds})
+        json.dumps({name: value for name, value in state.items() if value is not None})
     )
 
 
