@@ -18,6 +18,7 @@ from ablate.formats import LARGEST
 STEPS = ("step", "global_step", "_step", "iter", "iteration", "epoch")
 _COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _TRIES = 50  # braces of a line at which an object may begin
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -189,8 +190,8 @@ def _whole(found: re.Match[str], name: str) -> str | None:
     number = _NUMBER.match(line, start) if end > start else None
     if number and number.end() > end and found.re.search(line[:end] + line[number.end() :]):
         return number[0]
-    captured = found[name]
-    return captured and captured.rstrip(",;")  # \S+ takes a comma behind the number
+    captured = (found[name] or "").rstrip(",;")  # \S+ takes a comma behind the number
+    return captured.replace(",", "") if _THOUSANDS.fullmatch(captured) else captured or None
 
 
 def _without_text(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -184,6 +184,18 @@ def test_a_number_is_not_cut_but_by_a_pattern_that_needs_the_rest() -> None:
     assert divided.read("123") == (12, {"d": 3.0})
 
 
+def test_groups_of_three_digits_are_thousands() -> None:
+    lines = Lines([r"step (?P<step>[\d,]+): loss (?P<loss>\S+)( \| (?P<tokens>[\d,.]+) tok)?"])
+    assert lines.read("step 500: loss 3.5") == (500, {"loss": 3.5})
+    assert lines.read("step 1,000: loss 2.5") == (1000, {"loss": 2.5})
+    assert lines.read("step 1,234,500: loss 1,234.5 | 12,000 tok") == (
+        1_234_500,
+        {"loss": 1234.5, "tokens": 12_000.0},
+    )
+    # a decimal comma, or two numbers: neither is a number
+    assert lines.read("step 2,000,000: loss 0,345 | 1,00 tok") is None
+
+
 def test_files_are_read_by_their_names(tmp_path: Path) -> None:
     # as Lightning's CSVLogger writes them: a row has some of the columns
     (tmp_path / "metrics.csv").write_text(
