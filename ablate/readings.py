@@ -161,11 +161,13 @@ class Lines:
         text, record = _object(line)
         if record is not None and not text:
             return self._records.place(record)
+        said: dict[str, Any] = {}
         for pattern in self._patterns:
             if found := pattern.search(line):
-                texts = {name: _whole(found, name) for name in found.groupdict()}
-                return self._records.place((record or {}) | texts)
-        return None if record is None else self._records.place(record)
+                for name in found.groupdict():
+                    if (one := _whole(found, name)) is not None:
+                        said.setdefault(name, one)
+        return self._records.place((record or {}) | said) if said or record else None
 
 
 def _object(line: str) -> tuple[str, dict[str, Any] | None]:

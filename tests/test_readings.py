@@ -184,6 +184,18 @@ def test_a_number_is_not_cut_but_by_a_pattern_that_needs_the_rest() -> None:
     assert divided.read("123") == (12, {"d": 3.0})
 
 
+def test_all_patterns_of_a_line_make_one_record() -> None:
+    train, val = r"step (?P<step>\d+): train (?P<train>[\d.]+)", r"val (?P<val>[\d.]+)"
+    for patterns in ([train, val], [val, train]):
+        lines = Lines([*patterns, r"(?P<val>\d+) s"])
+        for step in (10, 20):
+            assert lines.read(f"step {step}: train 1.5, val 2.5, 7 s") == (
+                step,
+                {"train": 1.5, "val": 2.5},  # the first pattern that has a name counts
+            )
+        assert lines.read("val 3.5") == (20, {"val": 3.5})
+
+
 def test_groups_of_three_digits_are_thousands() -> None:
     lines = Lines([r"step (?P<step>[\d,]+): loss (?P<loss>\S+)( \| (?P<tokens>[\d,.]+) tok)?"])
     assert lines.read("step 500: loss 3.5") == (500, {"loss": 3.5})
