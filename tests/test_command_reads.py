@@ -178,3 +178,21 @@ def test_what_a_stopped_attempt_reported_last_decides(reads: Reads, at: str, met
     assert reads(script, command).status == "failed"
     found = reads(script, command)
     assert (found.status, found.metric) == ("complete", metric)
+
+
+@pytest.mark.parametrize("pause", [0, 1.5])
+@pytest.mark.parametrize("at", ['"last"', '"best"', "1"])
+@pytest.mark.parametrize("into", ["print", "file"])
+def test_a_run_that_diverged_has_no_value_however_fast_it_went_on(
+    reads: Reads, pause: float, at: str, into: str
+) -> None:
+    say = "" if into == "print" else "file = (out / 'm.jsonl').open('a')\n"
+    if into == "file":
+        say += "def say(**values):\n    print(json.dumps(values), file=file, flush=True)\n"
+    found = reads(
+        f"{say}say(step=1, val_loss=3.0)\nsay(step=2, val_loss=float('nan'))\n"
+        f"time.sleep({pause})\nsay(step=3, val_loss=2.0)\nsay(step=2, val_loss=2.5)\n",
+        f'at = {at}\nmetrics = "m.jsonl"',
+    )
+    assert (found.status, found.metric) == ("diverged", None)
+    assert found.curve == [(1, 3.0), (2, None)]  # NaN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import shlex
@@ -21,7 +22,7 @@ from ablate import snapshot
 from ablate.kinds import Context, Emit, Job, Run
 from ablate.kinds.command import values_of
 from ablate.logged import FILE
-from ablate.readings import Curves, Files, Lines
+from ablate.readings import Curves, Files, Lines, Reading
 from ablate.study.command import REVISION, best
 from ablate.study.template import filled
 from ablate.units import listed
@@ -127,6 +128,10 @@ def train(job: Job, context: Context) -> None:
     finals = _finals(settings, curves, before)
     if status == "complete" and (missing := _unreported(settings, curves, finals)):
         status, error = "failed", missing
+    if status == "diverged":  # it has no value at an earlier step either
+        of_metric = (settings.metric, best(settings.metric))
+        finals = [one for one in finals if one[0] not in of_metric]
+        finals.append((settings.metric, 0.0, math.nan))
     if status in ("complete", "diverged"):
         emit("final", values=[*finals, ("train_seconds", 0.0, spent)])
         shutil.rmtree(checkpoints, ignore_errors=True)
@@ -155,16 +160,22 @@ def _follow(
         Ended: It ended without a result.
     """
     due = 0.0
+
+    def add(reading: Reading, source: object) -> None:
+        # a script that diverged may say more before it is stopped, depending on its speed
+        if curves.first_lost(settings.metric) is None:
+            curves.add(reading, source)
+
     while True:
         ended = script.ended(LOOK)
         for stream, line in script.lines():
             if reading := lines[stream].read(line):
-                curves.add(reading, stream)
+                add(reading, stream)
         if ended or time.monotonic() >= due:
             # what a script that was killed has written may end in the middle of a number
             for path, readings in files.changed(ended=ended and not script.code):
                 for reading in readings:
-                    curves.add(reading, path)
+                    add(reading, path)
             _report(curves, emit)
             due = time.monotonic() + READ
         if curves.first_lost(settings.metric) is not None:
