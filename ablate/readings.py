@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ablate.formats import LARGEST
+from ablate.formats import LARGEST, delimiter_of
 
-# names of the step in a record, the first that is there counts
+# names of the step in a record, in any case; the first that is there counts
 STEPS = ("step", "global_step", "_step", "iter", "iteration", "epoch")
 _COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _TRIES = 50  # braces of a line at which an object may begin
@@ -62,7 +62,9 @@ class Records:
     def place(self, record: Mapping[str, Any]) -> Reading | None:
         """Return the numbers of a record and their step; None for a record without numbers."""
         numbers = {
-            name: number for name, one in record.items() if (number := _number(one)) is not None
+            name.lower() if name.lower() in STEPS else name: number
+            for name, one in record.items()
+            if (number := _number(one)) is not None
         }
         axis = next((name for name in STEPS if abs(numbers.get(name, math.inf)) < LARGEST), "")
         if axis != "epoch":
@@ -262,16 +264,33 @@ def read(path: Path, *, ended: bool = False, records: Records | None = None) -> 
     if "tfevents" in path.name:
         yield from _events(path.read_bytes(), records)
         return
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
     rows = (text if ended else text[: text.rfind("\n") + 1]).splitlines()
     lines = Lines(records=records)
-    if path.suffix == ".csv":
-        placed = (records.place(row) for row in csv.DictReader(rows))
+    if path.suffix in (".csv", ".tsv"):
+        placed = (records.place(row) for row in _table(rows, path.suffix == ".tsv"))
     elif path.suffix == ".json":
         placed = (records.place(_without_text(one)) for one in _history(text))
     else:
         placed = (lines.read(line) for line in rows)
     yield from (one for one in placed if one is not None)
+
+
+def _table(lines: Sequence[str], tabs: bool) -> Iterator[dict[str, str]]:
+    """Yield the rows of a table, whose columns are separated as `ablate import` reads them.
+
+    Where these are separated by semicolons, a comma is the decimal mark.
+    """
+    delimiter = "\t" if tabs else delimiter_of([one for one in lines[:50] if one.strip()]) or ","
+    reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=delimiter != "\t")
+    names: list[str] = []
+    for row in reader:
+        if delimiter == ";":
+            row = [re.sub(r"^([+-]?\d*),(\d+)$", r"\1.\2", cell.strip()) for cell in row]
+        if names:
+            yield dict(zip(names, row, strict=False))
+        else:
+            names = [name.strip() for name in row]
 
 
 def hyper_parameters(path: Path) -> dict[str, str]:

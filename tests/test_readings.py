@@ -8,6 +8,7 @@ import math
 import struct
 from pathlib import Path
 
+import pytest
 from cli_helpers import python
 
 from ablate.readings import Curves, Files, Lines, Reading, read
@@ -269,6 +270,32 @@ def test_files_that_appear_and_grow_are_read_again(tmp_path: Path) -> None:
     with log.open("a") as file:
         file.write('{"step": 2, "loss": 1}\n')
     assert [one.step for one in files.read()] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "\ufeffstep,val_loss\n10,2.5\n20,1.25\n"),
+        ("a.csv", "\ufeffval_loss,step\n2.5,10\n1.25,20\n"),
+        ("a.csv", "step, val_loss\r\n10, 2.5\r\n20, 1.25\r\n"),
+        ("a.csv", 'step, "val_loss"\n 10 , 2.5 \n 20 , 1.25 \n'),
+        ("a.csv", "step;val_loss\n10;2.5\n20;1.25\n"),
+        ("a.csv", "step;val_loss\n10;2,5\n20;1,25\n"),
+        ("a.csv", "step\tval_loss\n10\t2.5\n20\t1.25\n"),
+        ("a.tsv", "step\tval_loss\n10\t2.5\n20\t1.25\n"),
+        ("a.csv", "Step,val_loss\n10,2.5\n20,1.25\n"),
+        ("a.csv", "\nStep,val_loss\n10,2.5\nStep,val_loss\n20,1.25\n"),
+        ("a.jsonl", '\ufeff{"Step": 10, "val_loss": 2.5}\n{"STEP": 20, "val_loss": 1.25}\n'),
+    ],
+)
+def test_tables_are_read_as_programs_write_them(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, newline="")
+    assert list(read(tmp_path / name)) == [(10, {"val_loss": 2.5}), (20, {"val_loss": 1.25})]
+
+
+def test_a_table_of_one_column_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("val loss\n2.5\n1.25\n")
+    assert list(read(tmp_path / "a.csv")) == [(1, {"val loss": 2.5}), (2, {"val loss": 1.25})]
 
 
 def test_a_last_line_without_a_line_feed_counts_once_the_file_is_whole(tmp_path: Path) -> None:
