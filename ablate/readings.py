@@ -137,7 +137,7 @@ def _number(value: object) -> float | None:
         return None
     try:
         return float(value)
-    except (ValueError, OverflowError):
+    except ValueError:
         return None
 
 
@@ -178,7 +178,7 @@ def _object(line: str) -> tuple[str, dict[str, Any] | None]:
     if line.endswith("}"):
         for at in [found.start() for found in re.finditer("{", line)][:_TRIES]:
             try:
-                record = json.loads(line[at:])
+                record = json.loads(line[at:], parse_int=float)  # 10**400 is infinite
             except (ValueError, RecursionError):
                 continue
             return line[:at].strip(), _without_text(record)
@@ -329,7 +329,7 @@ def _parts(message: bytes, field: int) -> Iterator[bytes]:
 def _history(text: str) -> list[dict[str, Any]]:
     """The records of a JSON file: a list, `log_history` of Hugging Face's state, or one object."""
     try:
-        content = json.loads(text)
+        content = json.loads(text, parse_int=float)
     except ValueError:
         return []  # half written
     if isinstance(content, dict):

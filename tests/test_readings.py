@@ -33,6 +33,14 @@ def test_lines_of_json_have_the_step_that_they_name() -> None:
     assert reading is not None and math.isnan(reading.values["loss"])
 
 
+@pytest.mark.parametrize("digits", [400, 5000])  # Python makes no int of more than 4300
+def test_a_whole_number_too_large_for_a_float_is_infinite(tmp_path: Path, digits: int) -> None:
+    record = f'{{"step": 1, "loss": -1{"0" * digits}}}'
+    assert Lines().read(record) == (1, {"loss": -math.inf})
+    (tmp_path / "a.json").write_text(f"[{record}]")
+    assert list(read(tmp_path / "a.json")) == [(1, {"loss": -math.inf})]
+
+
 def test_records_without_any_step_are_counted() -> None:
     lines = Lines()
     found = [lines.read(json.dumps({"loss": loss})) for loss in (3.0, 2.0, 1.0)]
