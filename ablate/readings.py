@@ -146,9 +146,13 @@ class Lines:
 
     What stands before an object, as in `INFO:root: {"loss": 1}`, is text; codes of colours are
     left out.
+
+    Attributes:
+        matched: Whether a line had one of the patterns.
     """
 
     def __init__(self, patterns: Sequence[str] = (), records: Records | None = None):
+        self.matched = False
         self._patterns = [re.compile(pattern) for pattern in patterns]
         self._records = records or Records()
 
@@ -166,6 +170,7 @@ class Lines:
         said: dict[str, Any] = {}
         for pattern in self._patterns:
             if found := pattern.search(line):
+                self.matched = True
                 for name in found.groupdict():
                     if (one := _whole(found, name)) is not None:
                         said.setdefault(name, one)

@@ -196,3 +196,21 @@ def test_a_run_that_diverged_has_no_value_however_fast_it_went_on(
     )
     assert (found.status, found.metric) == ("diverged", None)
     assert found.curve == [(1, 3.0), (2, None)]  # NaN
+
+
+@pytest.mark.parametrize(
+    ("command", "said", "unsaid"),
+    [
+        ("", ["ablate.log", "pattern or metrics"], []),
+        ("pattern = 'loss: (?P<val_loss>\\S+)'", ["no line", "pattern"], ["ablate.log"]),
+        ("pattern = 'loss (?P<val_loss>\\S+)'", ["pattern", "no number"], ["no line"]),
+        ('metrics = ["a.csv", "b/*.csv"]', ["no file b/*.csv", "no number in a.csv"], ["pattern"]),
+    ],
+)
+def test_a_script_of_which_nothing_was_read_is_told_why(
+    reads: Reads, command: str, said: list[str], unsaid: list[str]
+) -> None:
+    found = reads("print('loss (none)')\n(out / 'a.csv').write_text('a,b\\nx,y\\n')", command)
+    assert found.status == "failed" and "no number at all" in found.error
+    assert all(one in found.error for one in said), found.error
+    assert not any(one in found.error for one in unsaid), found.error

@@ -92,7 +92,7 @@ def train(job: Job, context: Context) -> None:
     curves, before = Curves(), _state(out) if resumed else {}
     curves.last = int(before.get("step", 0))
     begun = time.monotonic()
-    status, error, back = "complete", None, None
+    status, error, back, matched = "complete", None, None, False
     with contextlib.ExitStack() as stack:
         try:
             folder, taken = stack.enter_context(_code(run, settings, job, out))
@@ -120,6 +120,7 @@ def train(job: Job, context: Context) -> None:
                     # files of a run that continues have the steps of the attempt before it
                     sources = lines if resumed else (*lines, files)
                     back = next((one.back for one in sources if one.back), None)
+                    matched = any(one.matched for one in lines)
         except Ended as end:
             status, error = end.status, str(end) or None
         _report(curves, emit)
@@ -127,7 +128,8 @@ def train(job: Job, context: Context) -> None:
     spent = seconds + float(before.get("seconds", 0.0))  # by all attempts that this one continued
     finals = _finals(settings, curves, before)
     if status == "complete" and (missing := _unreported(settings, curves, finals)):
-        status, error = "failed", missing
+        silent = "" if curves.points else _silent(settings, out, matched)
+        status, error = "failed", missing + silent
     if status == "diverged":  # it has no value at an earlier step either
         of_metric = (settings.metric, best(settings.metric))
         finals = [one for one in finals if one[0] not in of_metric]
@@ -267,10 +269,26 @@ def _unreported(
     said = f"the script ended without a value of metric {settings.metric!r}"
     if names := sorted(curves.points):
         return f"{said}; it reported {listed(names, most=10)}: name one of them as metric"
-    return (
-        f"{said}; it reported no number at all: print JSON lines such as"
-        f' {{"step": 1, "{settings.metric}": 0.5}}, call ablate.log, or give [command] pattern or'
-        " metrics"
+    return f"{said}; it reported no number at all: "
+
+
+def _silent(settings: Settings, out: Path, matched: bool) -> str:
+    """Why nothing was read of a script, and what to change."""
+    why = []
+    if settings.patterns and matched:
+        why.append("what [command] pattern found is no number")
+    elif settings.patterns:
+        why.append("no line of its output matches [command] pattern, which is tried on each line")
+    there = {name: any(one.is_file() for one in out.glob(name)) for name in settings.metrics}
+    for names, what in (
+        ([name for name in there if not there[name]], f"[command] metrics: {out} has no file"),
+        ([name for name in there if there[name]], "[command] metrics: there is no number in"),
+    ):
+        if names:
+            why.append(f"{what} {listed(names)}")
+    return "; ".join(why) or (
+        f'print JSON lines such as {{"step": 1, "{settings.metric}": 0.5}}, call ablate.log, or'
+        " give [command] pattern or metrics"
     )
 
 
