@@ -15,6 +15,7 @@ JSON has no NaN: the strings are Protocol Buffers' JSON mapping
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
@@ -26,6 +27,18 @@ from ablate.errors import unknown
 
 Rows = Sequence[Sequence[Any]]
 LARGEST = (1 << 63) - 1  # of the whole numbers that a column of the database holds
+DELIMITERS = ",;\t|"
+
+
+def delimiter_of(lines: Sequence[str]) -> str:
+    """Return what splits every line into as many cells, and most of them; "" for blanks."""
+
+    def fitness(delimiter: str) -> tuple[bool, int]:
+        widths = [len(row) for row in csv.reader(lines, delimiter=delimiter)]
+        return min(widths, default=0) > 1 and len(set(widths)) == 1, max(widths, default=0)
+
+    best = max(DELIMITERS, key=fitness)
+    return best if any(best in line for line in lines) else ""
 
 
 def render(columns: Sequence[str], rows: Rows, format: str = "table") -> str:

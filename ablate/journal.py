@@ -15,7 +15,7 @@ line without it. Journals of earlier versions have none.
 | checkpoint | step, path |
 | weights | keep (final, best), step, path: the name of a file in the database's folder of weights |
 | end | status (complete, diverged, failed, oom, timeout, stopped), step, error, device_seconds,
-        peak_bytes, time |
+        peak_bytes, note, time |
 
 NaN and ±Infinity are written as Python's `json` writes them. The writer holds an operating-system
 lock on the file while it lives, so that on its own host a dead worker is distinguished from a slow

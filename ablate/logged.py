@@ -9,14 +9,18 @@ from typing import SupportsFloat
 FILE = "ABLATE_METRICS"  # variable of the environment that names the file, within a run
 
 
-def log(step: int, **values: SupportsFloat) -> None:
+def log(step: float, **values: SupportsFloat) -> None:
     """Report numbers of a step to the run that this script is; does nothing outside of a run.
 
     Args:
-        step: Steps made, such as those of the optimiser.
+        step: Steps made, such as those of the optimiser. If some of them are not whole, such as
+            0.5 epochs, the calls are counted.
         **values: Name → number, or what `float` takes, such as a tensor of one element.
     """
     if path := os.environ.get(FILE):
-        line = json.dumps({"step": int(step)} | {name: float(one) for name, one in values.items()})
+        number: float = int(step)
+        if number != step:
+            number = float(step)
+        line = json.dumps({"step": number} | {name: float(one) for name, one in values.items()})
         with open(path, "a", encoding="utf-8") as file:  # noqa: PTH123 (pathlib takes longer to load)
             file.write(f"{line}\n")

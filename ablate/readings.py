@@ -5,16 +5,20 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ablate.formats import LARGEST
+from ablate.formats import LARGEST, delimiter_of
 
-# names of the step in a record, the first that is there counts
+# names of the step in a record, in any case; the first that is there counts
 STEPS = ("step", "global_step", "_step", "iter", "iteration", "epoch")
+_COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+_TRIES = 50  # braces of a line at which an object may begin
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -26,40 +30,105 @@ class Reading(NamedTuple):
 
 
 class Records:
-    """Gives records the steps that they belong to.
+    """Gives the records of a stream or file the steps that they belong to.
 
     A record without a step belongs to the last step before it. As long as no record has named a
-    step, records with the same names are counted: 1, 2, 3, …
+    step, records are counted: 1, 2, 3, … If a step is not a whole number, such as 0.25 epochs, it
+    and all that have its name after it are counted too, from the last step on; what they say stays
+    a number of the record.
+
+    Steps may begin again: in a next epoch that the records name beside them, or at or below the
+    first step of a series, as those of fine-tuning after those of pre-training. They then go on
+    from the largest step so far. A step further up that a series has already gets the new value.
+
+    Attributes:
+        back: The first step of a series that is below the one before it, and that one, unless an
+            epoch explains it; None if there is none.
     """
 
     def __init__(self) -> None:
-        self._last: int | None = None
-        self._counts: dict[tuple[str, ...], int] = {}
+        self.back: tuple[int, int] | None = None
+        self._step: int | None = None  # the last one
+        self._axis = ""  # the name of the step that the last record had
+        self._named = 0  # that step, as the record has it
+        self._epoch = -math.inf  # the last one beside a step
+        self._fraction: float | None = None  # that step, where it is counted
+        self._counted: set[str] = set()  # names of steps that are counted
+        self._placed: dict[str, int] = {}  # series → its last step
+        self._epochs: dict[str, float] = {}  # series → the epoch of that
+        self._first: dict[str, int] = {}  # series → its first step, as named, since the last shift
+        self._shift: dict[str, int] = {}  # name of steps → what is added to them
 
     def place(self, record: Mapping[str, Any]) -> Reading | None:
         """Return the numbers of a record and their step; None for a record without numbers."""
         numbers = {
-            name: number for name, one in record.items() if (number := _number(one)) is not None
+            name.lower() if name.lower() in STEPS else name: number
+            for name, one in record.items()
+            if (number := _number(one)) is not None
         }
-        named = next(
-            (
-                name
-                for name in STEPS
-                if name in numbers and numbers[name].is_integer() and abs(numbers[name]) < LARGEST
-            ),
-            None,
-        )
-        step = None if named is None else int(numbers.pop(named))
-        if not numbers:
-            return None
-        if step is not None:
-            self._last = step
-        elif self._last is not None:
-            step = self._last
+        axis = next((name for name in STEPS if abs(numbers.get(name, math.inf)) < LARGEST), "")
+        if axis != "epoch":
+            self._epoch = numbers.get("epoch", self._epoch)
+        if axis in self._counted or (axis and not numbers[axis].is_integer()):
+            self._counted.add(axis)
+            step = self._next(axis, numbers)
+            self._step, self._axis, self._fraction = step, axis, numbers[axis]
+        elif axis:
+            self._axis, self._named, self._fraction = axis, int(numbers.pop(axis)), None
+            step = self._step = self._onward(numbers)
+        elif self._step is None:
+            step = 1 + self._top(numbers)
+        elif self._fraction is None:
+            step = self._step = self._onward(numbers)
         else:
-            names = tuple(sorted(numbers))
-            step = self._counts[names] = self._counts.get(names, 0) + 1
+            step = self._step
+        return self._read(step, numbers) if numbers else None
+
+    def at(self, step: int, numbers: dict[str, float]) -> Reading:
+        """Return numbers of a step that stands apart from them."""
+        self._axis, self._named = STEPS[0], step
+        return self._read(self._onward(numbers), numbers)
+
+    def _read(self, step: int, numbers: dict[str, float]) -> Reading:
+        self._placed |= dict.fromkeys(numbers, step)
+        self._epochs |= dict.fromkeys(numbers, self._epoch)
         return Reading(step, numbers)
+
+    def _onward(self, numbers: Mapping[str, float]) -> int:
+        """Return the step of a record for the step that it names, or the record before it."""
+        step, shift = self._named, self._shift.get(self._axis, 0)
+        series = [name for name in numbers if name not in STEPS]
+        known = {name: self._placed[name] - shift for name in series if name in self._placed}
+        grown = {name for name in known if self._epoch > self._epochs[name] > -math.inf}
+        back = {name for name, last in known.items() if step < last}
+        if back - grown and self.back is None:
+            self.back = max(known[name] for name in back - grown), step
+        again = {name for name in grown if step <= known[name]}
+        if again or any(step <= self._first.get(name, step) for name in back):
+            after = self._top(self._placed) + max(0, 1 - step)
+            if step + after < LARGEST:
+                self._shift[self._axis] = shift = after
+                self._first.clear()
+        for name in series:
+            self._first.setdefault(name, step)
+        return step + shift
+
+    def _next(self, axis: str, numbers: Mapping[str, float]) -> int:
+        """Return the step of a record whose step is counted.
+
+        That is the last one if it has none of the numbers yet, and the record names it again or by
+        a name of less weight, as an evaluation that names epochs alone.
+        """
+        if self._step is not None:
+            again = (self._axis, self._fraction) == (axis, numbers[axis])
+            lighter = STEPS.index(axis) > STEPS.index(self._axis)
+            if (again or lighter) and self._top(numbers.keys() - {axis}) < self._step:
+                return self._step
+        return min(1 + max(self._top(self._placed), self._step or 0), LARGEST)
+
+    def _top(self, names: Iterable[str]) -> int:
+        """Return the last step that any of the series has; 0 if they have none."""
+        return max((self._placed.get(name, 0) for name in names), default=0)
 
 
 def _number(value: object) -> float | None:
@@ -68,32 +137,57 @@ def _number(value: object) -> float | None:
         return None
     try:
         return float(value)
-    except (ValueError, OverflowError):
+    except ValueError:
         return None
 
 
 class Lines:
-    """Reads lines of output: JSON objects, and text that one of the patterns is found in."""
+    """Reads lines of output: JSON objects that end them, and text that has one of the patterns.
 
-    def __init__(self, patterns: Sequence[str] = ()):
+    What stands before an object, as in `INFO:root: {"loss": 1}`, is text; codes of colours are
+    left out.
+
+    Attributes:
+        matched: Whether a line had one of the patterns.
+    """
+
+    def __init__(self, patterns: Sequence[str] = (), records: Records | None = None):
+        self.matched = False
         self._patterns = [re.compile(pattern) for pattern in patterns]
-        self._records = Records()
+        self._records = records or Records()
+
+    @property
+    def back(self) -> tuple[int, int] | None:
+        """See `Records.back`."""
+        return self._records.back
 
     def read(self, line: str) -> Reading | None:
         """Return what a line reports, None for one that reports nothing."""
-        text = line.strip()
-        if text.startswith("{") and text.endswith("}"):
-            try:
-                record = json.loads(text)
-            except ValueError:
-                record = None
-            if isinstance(record, dict):
-                return self._records.place(_without_text(record))
+        line = _COLOURS.sub("", line)
+        text, record = _object(line)
+        if record is not None and not text:
+            return self._records.place(record)
+        said: dict[str, Any] = {}
         for pattern in self._patterns:
             if found := pattern.search(line):
-                texts = {name: _whole(found, name) for name in found.groupdict()}
-                return self._records.place(texts)
-        return None
+                self.matched = True
+                for name in found.groupdict():
+                    if (one := _whole(found, name)) is not None:
+                        said.setdefault(name, one)
+        return self._records.place((record or {}) | said) if said or record else None
+
+
+def _object(line: str) -> tuple[str, dict[str, Any] | None]:
+    """Return the JSON object that ends a line, without texts, and what stands before it."""
+    line = line.strip()
+    if line.endswith("}"):
+        for at in [found.start() for found in re.finditer("{", line)][:_TRIES]:
+            try:
+                record = json.loads(line[at:], parse_int=float)  # 10**400 is infinite
+            except (ValueError, RecursionError):
+                continue
+            return line[:at].strip(), _without_text(record)
+    return line, None
 
 
 def _whole(found: re.Match[str], name: str) -> str | None:
@@ -105,8 +199,8 @@ def _whole(found: re.Match[str], name: str) -> str | None:
     number = _NUMBER.match(line, start) if end > start else None
     if number and number.end() > end and found.re.search(line[:end] + line[number.end() :]):
         return number[0]
-    captured = found[name]
-    return captured and captured.rstrip(",;")  # \S+ takes a comma behind the number
+    captured = (found[name] or "").rstrip(",;")  # \S+ takes a comma behind the number
+    return captured.replace(",", "") if _THOUSANDS.fullmatch(captured) else captured or None
 
 
 def _without_text(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,44 +214,88 @@ class Files:
     Args:
         folder: The folder.
         globs: Files in it, such as "metrics.csv" or "**/events.out.tfevents.*".
+
+    Attributes:
+        back: `Records.back` of the first file that has any.
     """
 
     def __init__(self, folder: Path, globs: Sequence[str]):
+        self.back: tuple[int, int] | None = None
         self._folder, self._globs = folder, globs
         self._seen: dict[Path, tuple[int, int]] = {}  # time and size when it was read last
 
-    def read(self) -> Iterator[Reading]:
-        """Yield what files that have changed report, all of it."""
+    def read(self, *, ended: bool = False) -> Iterator[Reading]:
+        """Yield what files that have changed report, all of it.
+
+        Args:
+            ended: Whether they are whole: a last line without a line feed counts too.
+        """
+        for _, readings in self.changed(ended=ended):
+            yield from readings
+
+    def changed(self, *, ended: bool = False) -> Iterator[tuple[Path, list[Reading]]]:
+        """Yield files that have changed, and all that they report; see `read`."""
         for path in self._files():
             state = path.stat()
             now = (state.st_mtime_ns, state.st_size)
-            if self._seen.get(path) != now:
+            if self._seen.get(path) != now or (ended and _unfinished(path)):
                 self._seen[path] = now
-                yield from read(path)
+                records = Records()
+                yield path, list(read(path, ended=ended, records=records))
+                self.back = self.back or records.back
 
     def _files(self) -> list[Path]:
         found = {path for glob in self._globs for path in self._folder.glob(glob) if path.is_file()}
         return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
-def read(path: Path) -> Iterator[Reading]:
+def _unfinished(path: Path) -> bool:
+    """Return whether a file does not end with a line feed."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        return file.read() not in (b"", b"\n")
+
+
+def read(path: Path, *, ended: bool = False, records: Records | None = None) -> Iterator[Reading]:
     """Yield what a file reports, by its name: TensorBoard's events, CSV, JSON, else lines of JSON.
 
-    A file that is being written may end in the middle of a record, which is left out.
+    Args:
+        path: The file.
+        ended: Whether it is whole. A file that is being written may end in the middle of a line,
+            which is left out.
+        records: What gives its records their steps, for a caller who wants to know more of them.
     """
+    records = records or Records()
     if "tfevents" in path.name:
-        yield from _events(path.read_bytes())
+        yield from _events(path.read_bytes(), records)
         return
-    text = path.read_text(encoding="utf-8", errors="replace")
-    records, lines = Records(), Lines()
-    if path.suffix == ".csv":
-        whole = text[: text.rfind("\n") + 1].splitlines()
-        placed = (records.place(row) for row in csv.DictReader(whole))
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    rows = (text if ended else text[: text.rfind("\n") + 1]).splitlines()
+    lines = Lines(records=records)
+    if path.suffix in (".csv", ".tsv"):
+        placed = (records.place(row) for row in _table(rows, path.suffix == ".tsv"))
     elif path.suffix == ".json":
         placed = (records.place(_without_text(one)) for one in _history(text))
     else:
-        placed = (lines.read(line) for line in text[: text.rfind("\n") + 1].splitlines())
+        placed = (lines.read(line) for line in rows)
     yield from (one for one in placed if one is not None)
+
+
+def _table(lines: Sequence[str], tabs: bool) -> Iterator[dict[str, str]]:
+    """Yield the rows of a table, whose columns are separated as `ablate import` reads them.
+
+    Where these are separated by semicolons, a comma is the decimal mark.
+    """
+    delimiter = "\t" if tabs else delimiter_of([one for one in lines[:50] if one.strip()]) or ","
+    reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=delimiter != "\t")
+    names: list[str] = []
+    for row in reader:
+        if delimiter == ";":
+            row = [re.sub(r"^([+-]?\d*),(\d+)$", r"\1.\2", cell.strip()) for cell in row]
+        if names:
+            yield dict(zip(names, row, strict=False))
+        else:
+            names = [name.strip() for name in row]
 
 
 def hyper_parameters(path: Path) -> dict[str, str]:
@@ -196,7 +334,7 @@ def _parts(message: bytes, field: int) -> Iterator[bytes]:
 def _history(text: str) -> list[dict[str, Any]]:
     """The records of a JSON file: a list, `log_history` of Hugging Face's state, or one object."""
     try:
-        content = json.loads(text)
+        content = json.loads(text, parse_int=float)
     except ValueError:
         return []  # half written
     if isinstance(content, dict):
@@ -221,7 +359,7 @@ def _records(data: bytes) -> Iterator[bytes]:
         at = end + 4
 
 
-def _events(data: bytes) -> Iterator[Reading]:
+def _events(data: bytes, records: Records) -> Iterator[Reading]:
     """Yield the scalars of a file of TensorBoard's events (tensorflow/core/util/event.proto)."""
     for record in _records(data):
         step = 0
@@ -232,7 +370,7 @@ def _events(data: bytes) -> Iterator[Reading]:
             elif field == 5 and isinstance(value, bytes):
                 values |= dict(_scalars(value))
         if values:
-            yield Reading(step, values)
+            yield records.at(step, values)
 
 
 def _scalars(summary: bytes) -> Iterator[tuple[str, float]]:
@@ -308,10 +446,23 @@ class Curves:
         self.last = 0
         self._new: dict[str, dict[int, float]] = {}
         self._lost: dict[str, set[int]] = {}  # series → steps with a value that is not finite
+        # series → source → its largest step and its last value
+        self._ends: dict[str, dict[object, tuple[int, float]]] = {}
+        self._ranges: dict[str, tuple[float, float]] = {}  # series → lowest, highest finite value
 
-    def add(self, reading: Reading) -> None:
-        """Add numbers; a step that a series has already gets the new one."""
+    def add(self, reading: Reading, source: object = None) -> None:
+        """Add numbers; a step that a series has already gets the new one.
+
+        Args:
+            reading: The numbers.
+            source: The stream or file that they come from.
+        """
         for name, value in reading.values.items():
+            ends = self._ends.setdefault(name, {})
+            ends[source] = max(reading.step, ends.get(source, (reading.step,))[0]), value
+            if math.isfinite(value):
+                low, high = self._ranges.get(name, (value, value))
+                self._ranges[name] = min(low, value), max(high, value)
             of = self.points.setdefault(name, {})
             old = of.get(reading.step)
             if old is None or not (old == value or (math.isnan(old) and math.isnan(value))):
@@ -320,6 +471,14 @@ class Curves:
                 lost = self._lost.setdefault(name, set())
                 (lost.discard if math.isfinite(value) else lost.add)(reading.step)
         self.last = max(self.last, reading.step)
+
+    def end(self, name: str) -> float:
+        """Return the last value of a series: of the source that has its largest step."""
+        return max(self._ends[name].values(), key=lambda end: end[0])[1]
+
+    def extent(self, name: str) -> tuple[float, float] | None:
+        """Return the lowest and the highest finite value of a series, if it has any."""
+        return self._ranges.get(name)
 
     def first_lost(self, name: str) -> int | None:
         """Return the first step at which a series is not finite, if there is one."""

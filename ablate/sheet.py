@@ -19,9 +19,9 @@ from pathlib import Path
 import pandas as pd
 
 from ablate.errors import AblateError, missing, unknown
+from ablate.formats import delimiter_of
 
 PACKED = {b"\x1f\x8b": gzip.decompress, b"BZh": bz2.decompress, b"\xfd7zXZ": lzma.decompress}
-DELIMITERS = ",;\t|"
 MARKDOWN_RULE = re.compile(r"[|:+\s-]*-[|:+\s-]*")
 
 ABSENT = re.compile(
@@ -233,7 +233,7 @@ def _delimited(path: Path, text: str) -> tuple[pd.DataFrame, str]:
     numbered = list(enumerate(text.splitlines(), 1))
     excel = re.fullmatch(r"sep=(.)", numbered[0][1].strip()) if numbered else None
     lines = _without_comments(_of_markdown(path, numbered[bool(excel) :]))
-    delimiter = excel[1] if excel else _delimiter([line for _, line in lines[:50]])
+    delimiter = excel[1] if excel else delimiter_of([line for _, line in lines[:50]])
     if not delimiter:
         lines = [(number, "\t".join(line.split())) for number, line in lines]
     reader = csv.reader((line + "\n" for _, line in lines), delimiter=delimiter or "\t")
@@ -267,17 +267,6 @@ def _without_comments(lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
         number, names = lines[first - 1]
         return [(number, names.lstrip("# ")), *table]
     return table
-
-
-def _delimiter(lines: Sequence[str]) -> str:
-    """Return what splits every line into as many cells, and most of them; "" for blanks."""
-
-    def fitness(delimiter: str) -> tuple[bool, int]:
-        widths = [len(row) for row in csv.reader(lines, delimiter=delimiter)]
-        return min(widths, default=0) > 1 and len(set(widths)) == 1, max(widths, default=0)
-
-    best = max(DELIMITERS, key=fitness)
-    return best if any(best in line for line in lines) else ""
 
 
 def _named(path: Path, cells: pd.DataFrame) -> pd.DataFrame:

@@ -8,6 +8,7 @@ import math
 import struct
 from pathlib import Path
 
+import pytest
 from cli_helpers import python
 
 from ablate.readings import Curves, Files, Lines, Reading, read
@@ -32,10 +33,133 @@ def test_lines_of_json_have_the_step_that_they_name() -> None:
     assert reading is not None and math.isnan(reading.values["loss"])
 
 
+@pytest.mark.parametrize("digits", [400, 5000])  # Python makes no int of more than 4300
+def test_a_whole_number_too_large_for_a_float_is_infinite(tmp_path: Path, digits: int) -> None:
+    record = f'{{"step": 1, "loss": -1{"0" * digits}}}'
+    assert Lines().read(record) == (1, {"loss": -math.inf})
+    (tmp_path / "a.json").write_text(f"[{record}]")
+    assert list(read(tmp_path / "a.json")) == [(1, {"loss": -math.inf})]
+
+
 def test_records_without_any_step_are_counted() -> None:
     lines = Lines()
     found = [lines.read(json.dumps({"loss": loss})) for loss in (3.0, 2.0, 1.0)]
     assert [one and one.step for one in found] == [1, 2, 3]
+
+
+def test_a_line_may_name_the_step_of_those_after_it() -> None:
+    lines = Lines([r"\| time/total_timesteps +\| (?P<step>\d+)", r"\| eval/loss +\| (?P<loss>\S+)"])
+    for step, loss in ((800, 1.25), (1600, 0.75)):
+        assert lines.read("| eval/       |      |") is None
+        assert lines.read(f"| time/total_timesteps | {step} |") is None
+        assert lines.read(f"| eval/loss | {loss} |") == (step, {"loss": loss})
+    lines = Lines()
+    assert lines.read('{"step": 5, "note": "x"}') is None
+    assert lines.read('{"loss": 1}') == (5, {"loss": 1.0})
+
+
+def test_records_whose_step_is_not_whole_are_counted() -> None:
+    """As Hugging Face prints them: every point has a step of its own, in order."""
+    lines = Lines()
+    found = [lines.read(json.dumps({"epoch": k / 4, "loss": 9 - k})) for k in range(1, 9)]
+    assert found == [(k, {"epoch": k / 4, "loss": 9.0 - k}) for k in range(1, 9)]
+    # whole ones before them are what they say, and records of one step stay together
+    lines = Lines()
+    texts = [
+        *('{"epoch": 1, "loss": 3}', '{"epoch": 1.5, "loss": 2}', '{"epoch": 1.5, "acc": 0.5}'),
+        *('{"lr": 0.1}', '{"epoch": 2, "loss": 1}', '{"epoch": 7, "loss": 0}'),
+    ]
+    assert [one.step for one in map(lines.read, texts) if one] == [1, 2, 2, 2, 3, 4]
+    # two records that are rounded to one step are two
+    lines = Lines()
+    texts = [
+        '{"epoch": 0.01, "loss": 3}',
+        '{"epoch": 0.01, "loss": 2}',
+        '{"epoch": 0.02, "loss": 1}',
+    ]
+    assert [one.step for one in map(lines.read, texts) if one] == [1, 2, 3]
+    # an evaluation by epochs belongs to the step before it
+    lines = Lines()
+    texts = [
+        *('{"step": 100, "loss": 3}', '{"epoch": 0.5, "val": 2}', '{"step": 200, "loss": 2}'),
+        *('{"epoch": 1.0, "val": 1}', '{"epoch": 1.5, "val": 0.5}'),
+    ]
+    assert [one.step for one in map(lines.read, texts) if one] == [100, 100, 200, 200, 201]
+
+
+def steps(*records: str) -> tuple[list[int], tuple[int, int] | None]:
+    """The steps of lines of JSON, each written as in `step=1 loss=2`, and where they went back."""
+    lines = Lines()
+    found = []
+    for one in records:
+        pairs = (pair.split("=") for pair in one.split())
+        reading = lines.read(json.dumps({name: float(value) for name, value in pairs}))
+        found += [reading.step] if reading else []
+    return found, lines.back
+
+
+def test_steps_that_begin_again_go_on() -> None:
+    # pre-training, then fine-tuning
+    phases = [f"step={k} loss=1" for k in (10, 20, 30, 1, 2, 3)]
+    assert steps(*phases) == ([10, 20, 30, 31, 32, 33], (30, 1))
+    # the step is named in a line of its own, and counted from 0
+    assert steps("step=0", "a=1", "step=1", "a=1", "step=0", "a=1") == ([0, 1, 2], (1, 0))
+    assert steps("step=3 a=1", "step=2 a=1", "step=1 a=1") == ([3, 5, 6], (3, 2))
+
+
+def test_steps_within_epochs_go_on_in_the_next_one() -> None:
+    within = [f"epoch={e} step={k} loss=1" for e in (1, 2, 3) for k in (2, 4)]
+    assert steps(*within) == ([2, 4, 6, 8, 10, 12], None)
+    once = [f"epoch={e} step=4 loss=1" for e in (1, 2, 3)]
+    assert steps(*once) == ([4, 8, 12], None)
+    # the second series, of which the next epoch has fewer, stays beside the first
+    mixed = ["epoch=1 step=1 a=1", "epoch=1 step=4 a=1", "epoch=1 step=3 b=1"]
+    mixed += ["epoch=2 step=1 a=1", "epoch=2 step=3 a=1", "epoch=2 step=3 b=1"]
+    assert steps(*mixed) == ([1, 4, 3, 5, 7, 7], None)
+    # steps of all epochs together, as Lightning and Hugging Face have them
+    together = [
+        "epoch=0 step=4 a=1",
+        "epoch=0 step=9 b=1",
+        "epoch=1 step=9 a=1",
+        "epoch=1 step=9 c=1",
+    ]
+    assert steps(*together) == ([4, 9, 9, 9], None)
+
+
+def test_a_step_is_replaced_where_training_goes_back_to_it() -> None:
+    assert steps(*(f"step={k} a=1" for k in (1, 2, 3, 2, 3, 4))) == ([1, 2, 3, 2, 3, 4], (3, 2))
+    assert steps(*(f"step={k} a=1" for k in (1, 2, 2, 3))) == ([1, 2, 2, 3], None)
+    largest = (1 << 63) - 1025  # the database has none above 2^63 - 1
+    assert steps(f"step={largest} a=1", "step=9000 a=1")[0] == [int(float(largest)), 9000]
+
+
+def test_curves_end_with_what_was_reported_last() -> None:
+    curves = Curves()
+    for step, value in ((1, 5.0), (2, 1.0), (3, 2.0), (2, 4.0)):
+        curves.add(Reading(step, {"a": value}), "one")
+    curves.add(Reading(1, {"a": 3.0}), "two")
+    assert (curves.end("a"), curves.extent("a")) == (4.0, (1.0, 5.0))
+
+
+def test_counted_records_keep_their_order_if_they_have_other_numbers() -> None:
+    lines = Lines()
+    texts = ['{"loss": 3}', '{"loss": 2}', '{"loss": 1, "acc": 0.5}', '{"acc": 0.75}']
+    assert [one.step for one in map(lines.read, texts) if one] == [1, 2, 3, 4]
+
+
+def test_an_object_may_end_a_line_and_have_colours() -> None:
+    lines = Lines([r"epoch (?P<epoch>\d+)"])
+    for text in (
+        'INFO:root: {"step": 4, "loss": 1.5}',
+        '\x1b[32m{"step": 4, "loss": 1.5}\x1b[0m',
+        ' 10%|█ | 4/40 [00:01<00:03]{"step": 4, "loss": 1.5}',
+        '{\'lr\': 1} {"step": 4, "loss": 1.5} ',
+    ):
+        assert lines.read(text) == (4, {"loss": 1.5})
+    assert lines.read('epoch 5 {"loss": 1.5}') == (5, {"loss": 1.5})
+    for text in ('{"step": 4, "loss": 1.5} {', "loss {1.5}", "{" * 40_000 + "}", '{"a":' * 9999):
+        assert lines.read(text) is None
+    assert Lines([r"loss (?P<loss>\S+)"]).read("loss \x1b[1m2.5\x1b[0m") == (1, {"loss": 2.5})
 
 
 def test_patterns_are_found_within_lines() -> None:
@@ -67,6 +191,30 @@ def test_a_number_is_not_cut_but_by_a_pattern_that_needs_the_rest() -> None:
     divided = Lines([r"epoch (?P<epoch>\d+)\.\d+ loss (?P<loss>\d+)", r"(?P<iter>\d{2})(?P<d>\d)"])
     assert divided.read("epoch 3.25 loss 1e2") == (3, {"loss": 100.0})
     assert divided.read("123") == (12, {"d": 3.0})
+
+
+def test_all_patterns_of_a_line_make_one_record() -> None:
+    train, val = r"step (?P<step>\d+): train (?P<train>[\d.]+)", r"val (?P<val>[\d.]+)"
+    for patterns in ([train, val], [val, train]):
+        lines = Lines([*patterns, r"(?P<val>\d+) s"])
+        for step in (10, 20):
+            assert lines.read(f"step {step}: train 1.5, val 2.5, 7 s") == (
+                step,
+                {"train": 1.5, "val": 2.5},  # the first pattern that has a name counts
+            )
+        assert lines.read("val 3.5") == (20, {"val": 3.5})
+
+
+def test_groups_of_three_digits_are_thousands() -> None:
+    lines = Lines([r"step (?P<step>[\d,]+): loss (?P<loss>\S+)( \| (?P<tokens>[\d,.]+) tok)?"])
+    assert lines.read("step 500: loss 3.5") == (500, {"loss": 3.5})
+    assert lines.read("step 1,000: loss 2.5") == (1000, {"loss": 2.5})
+    assert lines.read("step 1,234,500: loss 1,234.5 | 12,000 tok") == (
+        1_234_500,
+        {"loss": 1234.5, "tokens": 12_000.0},
+    )
+    # a decimal comma, or two numbers: neither is a number
+    assert lines.read("step 2,000,000: loss 0,345 | 1,00 tok") is None
 
 
 def test_files_are_read_by_their_names(tmp_path: Path) -> None:
@@ -132,6 +280,47 @@ def test_files_that_appear_and_grow_are_read_again(tmp_path: Path) -> None:
     assert [one.step for one in files.read()] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "\ufeffstep,val_loss\n10,2.5\n20,1.25\n"),
+        ("a.csv", "\ufeffval_loss,step\n2.5,10\n1.25,20\n"),
+        ("a.csv", "step, val_loss\r\n10, 2.5\r\n20, 1.25\r\n"),
+        ("a.csv", 'step, "val_loss"\n 10 , 2.5 \n 20 , 1.25 \n'),
+        ("a.csv", "step;val_loss\n10;2.5\n20;1.25\n"),
+        ("a.csv", "step;val_loss\n10;2,5\n20;1,25\n"),
+        ("a.csv", "step\tval_loss\n10\t2.5\n20\t1.25\n"),
+        ("a.tsv", "step\tval_loss\n10\t2.5\n20\t1.25\n"),
+        ("a.csv", "Step,val_loss\n10,2.5\n20,1.25\n"),
+        ("a.csv", "\nStep,val_loss\n10,2.5\nStep,val_loss\n20,1.25\n"),
+        ("a.jsonl", '\ufeff{"Step": 10, "val_loss": 2.5}\n{"STEP": 20, "val_loss": 1.25}\n'),
+    ],
+)
+def test_tables_are_read_as_programs_write_them(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, newline="")
+    assert list(read(tmp_path / name)) == [(10, {"val_loss": 2.5}), (20, {"val_loss": 1.25})]
+
+
+def test_a_table_of_one_column_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("val loss\n2.5\n1.25\n")
+    assert list(read(tmp_path / "a.csv")) == [(1, {"val loss": 2.5}), (2, {"val loss": 1.25})]
+
+
+def test_a_last_line_without_a_line_feed_counts_once_the_file_is_whole(tmp_path: Path) -> None:
+    files = Files(tmp_path, ["*.csv", "*.jsonl"])
+    for name, text in (
+        ("a.csv", "step,loss\n1,2.5\n2,1.25"),
+        ("b.jsonl", '{"step": 1, "loss": 2}\n{"step": 2, "loss": 1}'),
+        ("c.csv", "step,loss\n1,4\n"),
+        ("d.jsonl", ""),
+    ):
+        (tmp_path / name).write_text(text)
+    first, last = [*files.read()], [*files.read(ended=True)]
+    assert [one.step for one in first] == [1, 1, 1] and [one.step for one in last] == [1, 2, 1, 2]
+    assert [one.values["loss"] for one in last] == [2.5, 1.25, 2.0, 1.0]
+    assert list(files.read()) == []
+
+
 def test_curves_keep_the_last_value_of_a_step() -> None:
     curves = Curves()
     for reading in (
@@ -145,6 +334,26 @@ def test_curves_keep_the_last_value_of_a_step() -> None:
     assert list(curves.take()) == []
     curves.add(Reading(1, {"a": 5.0}))
     assert list(curves.take()) == [([1], {"a": [5.0]})] and curves.last == 2
+
+
+def test_log_and_tables_take_steps_that_are_not_whole(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    code = "import ablate\nfor k in range(1, 5):\n    ablate.log(k / 2, loss=9 - k)"
+    assert python(code, cwd=tmp_path, ABLATE_METRICS=str(file)).returncode == 0
+    assert [(one.step, one.values["loss"]) for one in read(file)] == [
+        (1, 8),
+        (2, 7),
+        (3, 6),
+        (4, 5),
+    ]
+    file = tmp_path / "log.csv"
+    file.write_text("epoch,loss\n0.5,8\n1.0,7\n1.5,6\n2.0,5\n")
+    assert [(one.step, one.values["loss"]) for one in read(file)] == [
+        (1, 8),
+        (2, 7),
+        (3, 6),
+        (4, 5),
+    ]
 
 
 def test_log_writes_only_within_a_run(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from ablate import snapshot
 from ablate.kinds import Context, Emit, Job, Run
 from ablate.kinds.command import values_of
 from ablate.logged import FILE
-from ablate.readings import Curves, Files, Lines
+from ablate.readings import Curves, Files, Lines, Reading
 from ablate.study.command import REVISION, best
 from ablate.study.template import filled
 from ablate.units import listed
@@ -92,7 +92,7 @@ def train(job: Job, context: Context) -> None:
     curves, before = Curves(), _state(out) if resumed else {}
     curves.last = int(before.get("step", 0))
     begun = time.monotonic()
-    status, error = "complete", None
+    status, error, back, matched = "complete", None, None, False
     with contextlib.ExitStack() as stack:
         try:
             folder, taken = stack.enter_context(_code(run, settings, job, out))
@@ -112,7 +112,15 @@ def train(job: Job, context: Context) -> None:
                 log.flush()
                 script = Script(words, folder, environment, log.fileno())
                 stack.callback(script.close)
-                _follow(script, settings, curves, out, emit, context, begun)
+                lines = Lines(settings.patterns), Lines(settings.patterns)  # of its two streams
+                files = Files(out, (OWN_METRICS, *settings.metrics))
+                try:
+                    _follow(script, lines, files, settings, curves, emit, context, begun)
+                finally:
+                    # files of a run that continues have the steps of the attempt before it
+                    sources = lines if resumed else (*lines, files)
+                    back = next((one.back for one in sources if one.back), None)
+                    matched = any(one.matched for one in lines)
         except Ended as end:
             status, error = end.status, str(end) or None
         _report(curves, emit)
@@ -120,7 +128,12 @@ def train(job: Job, context: Context) -> None:
     spent = seconds + float(before.get("seconds", 0.0))  # by all attempts that this one continued
     finals = _finals(settings, curves, before)
     if status == "complete" and (missing := _unreported(settings, curves, finals)):
-        status, error = "failed", missing
+        silent = "" if curves.points else _silent(settings, out, matched)
+        status, error = "failed", missing + silent
+    if status == "diverged":  # it has no value at an earlier step either
+        of_metric = (settings.metric, best(settings.metric))
+        finals = [one for one in finals if one[0] not in of_metric]
+        finals.append((settings.metric, 0.0, math.nan))
     if status in ("complete", "diverged"):
         emit("final", values=[*finals, ("train_seconds", 0.0, spent)])
         shutil.rmtree(checkpoints, ignore_errors=True)
@@ -129,14 +142,16 @@ def train(job: Job, context: Context) -> None:
         _keep_state(out, settings, curves, before, spent)
     lost = curves.first_lost(settings.metric)
     last = lost if status == "diverged" and lost is not None else curves.last
-    emit("end", status=status, step=last, error=error, device_seconds=seconds)
+    note = f"steps of its script went back, first from {back[0]} to {back[1]}" if back else None
+    emit("end", status=status, step=last, error=error, device_seconds=seconds, note=note)
 
 
 def _follow(
     script: Script,
+    lines: tuple[Lines, Lines],
+    files: Files,
     settings: Settings,
     curves: Curves,
-    out: Path,
     emit: Emit,
     context: Context,
     begun: float,
@@ -146,17 +161,23 @@ def _follow(
     Raises:
         Ended: It ended without a result.
     """
-    lines = Lines(settings.patterns)
-    files = Files(out, (OWN_METRICS, *settings.metrics))
     due = 0.0
+
+    def add(reading: Reading, source: object) -> None:
+        # a script that diverged may say more before it is stopped, depending on its speed
+        if curves.first_lost(settings.metric) is None:
+            curves.add(reading, source)
+
     while True:
         ended = script.ended(LOOK)
-        for line in script.lines():
-            if reading := lines.read(line):
-                curves.add(reading)
+        for stream, line in script.lines():
+            if reading := lines[stream].read(line):
+                add(reading, stream)
         if ended or time.monotonic() >= due:
-            for reading in files.read():
-                curves.add(reading)
+            # what a script that was killed has written may end in the middle of a number
+            for path, readings in files.changed(ended=ended and not script.code):
+                for reading in readings:
+                    add(reading, path)
             _report(curves, emit)
             due = time.monotonic() + READ
         if curves.first_lost(settings.metric) is not None:
@@ -214,17 +235,22 @@ def _finals(
     settings: Settings, curves: Curves, before: Mapping[str, Any]
 ) -> list[tuple[str, float, float]]:
     """Return the last value of every series, and of the metric the best and that at a step."""
-    found = [(name, 0.0, of[max(of)]) for name, of in curves.points.items() if of]
+    found = [(name, 0.0, curves.end(name)) for name in curves.points]
+    if settings.metric not in curves.points and "last" in before:
+        found.append((settings.metric, 0.0, before["last"]))
+    if (chosen := _best(settings, curves, before)) is not None:
+        found.append((best(settings.metric), 0.0, chosen))
     own = {int(step): value for step, value in before.get("points", {}).items()}
     own |= curves.points.get(settings.metric, {})
-    if own and settings.metric not in curves.points:
-        found.append((settings.metric, 0.0, own[max(own)]))
-    if finite := [value for value in own.values() if math.isfinite(value)]:
-        chosen = min(finite) if settings.goal == "min" else max(finite)
-        found.append((best(settings.metric), 0.0, chosen))
     if settings.at is not None and (at := int(settings.at)) in own:
         found.append((settings.metric, settings.at, own[at]))
     return found
+
+
+def _best(settings: Settings, curves: Curves, before: Mapping[str, Any]) -> float | None:
+    """Return the best finite value of the metric that any attempt has reported, if there is one."""
+    values = [*(curves.extent(settings.metric) or ()), *before.get("best", ())]
+    return (min if settings.goal == "min" else max)(values, default=None)
 
 
 def _unreported(
@@ -243,10 +269,26 @@ def _unreported(
     said = f"the script ended without a value of metric {settings.metric!r}"
     if names := sorted(curves.points):
         return f"{said}; it reported {listed(names, most=10)}: name one of them as metric"
-    return (
-        f"{said}; it reported no number at all: print JSON lines such as"
-        f' {{"step": 1, "{settings.metric}": 0.5}}, call ablate.log, or give [command] pattern or'
-        " metrics"
+    return f"{said}; it reported no number at all: "
+
+
+def _silent(settings: Settings, out: Path, matched: bool) -> str:
+    """Why nothing was read of a script, and what to change."""
+    why = []
+    if settings.patterns and matched:
+        why.append("what [command] pattern found is no number")
+    elif settings.patterns:
+        why.append("no line of its output matches [command] pattern, which is tried on each line")
+    there = {name: any(one.is_file() for one in out.glob(name)) for name in settings.metrics}
+    for names, what in (
+        ([name for name in there if not there[name]], f"[command] metrics: {out} has no file"),
+        ([name for name in there if there[name]], "[command] metrics: there is no number in"),
+    ):
+        if names:
+            why.append(f"{what} {listed(names)}")
+    return "; ".join(why) or (
+        f'print JSON lines such as {{"step": 1, "{settings.metric}": 0.5}}, call ablate.log, or'
+        " give [command] pattern or metrics"
     )
 
 
@@ -264,11 +306,17 @@ def _state(out: Path) -> dict[str, Any]:
 def _keep_state(
     out: Path, settings: Settings, curves: Curves, before: Mapping[str, Any], seconds: float
 ) -> None:
-    points = before.get("points", {}) | {
-        str(step): value for step, value in curves.points.get(settings.metric, {}).items()
+    metric, points = settings.metric, curves.points.get(settings.metric, {})
+    chosen = _best(settings, curves, before)
+    state = {
+        "step": curves.last,
+        "points": before.get("points", {}) | {str(step): value for step, value in points.items()},
+        "last": curves.end(metric) if points else before.get("last"),
+        "best": [] if chosen is None else [chosen],
+        "seconds": seconds,
     }
     (out / STATE).write_text(
-        json.dumps({"step": curves.last, "points": points, "seconds": seconds})
+        json.dumps({name: value for name, value in state.items() if value is not None})
     )
 
 
@@ -328,6 +376,9 @@ def _environment(run: Run, device: str, out: Path, checkpoints: Path) -> dict[st
 class Script:
     """The process of a script and its children. They end with this process, however it ends.
 
+    Standard output and standard error have a pipe each: a progress bar leaves a line of standard
+    error open, and a buffered line of standard output may come in two parts.
+
     Attributes:
         code: Its exit code; −n if signal n ended it.
         last: Its last lines of output.
@@ -336,7 +387,7 @@ class Script:
         words: Its command line.
         folder: Where it runs.
         environment: Its environment.
-        log: Descriptor of the file that gets its output.
+        log: Descriptor of the file that gets the output of both, in the order in which it comes.
 
     Raises:
         Ended: It cannot be started.
@@ -345,7 +396,7 @@ class Script:
     def __init__(self, words: list[str], folder: Path, environment: dict[str, str], log: int):
         self.code = 0
         self.last: deque[str] = deque(maxlen=KEPT)
-        self._log, self._unread, self._open = log, b"", True
+        self._log = log
         try:
             self._process = subprocess.Popen(
                 words,
@@ -353,14 +404,16 @@ class Script:
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.PIPE,
                 start_new_session=True,
             )
         except OSError as error:
             raise Ended("failed", f"{words[0]!r} cannot be started: {error.strerror}") from None
-        assert self._process.stdout
-        self._output = self._process.stdout.fileno()
-        os.set_blocking(self._output, False)
+        assert self._process.stdout and self._process.stderr
+        self._streams = [one.fileno() for one in (self._process.stdout, self._process.stderr)]
+        self._open, self._unread = [*self._streams], dict.fromkeys(self._streams, b"")
+        for stream in self._streams:
+            os.set_blocking(stream, False)
         # A shell that waits for the end of its input, which comes when this process has ended.
         self._watcher = subprocess.Popen(
             [
@@ -381,7 +434,7 @@ class Script:
             seconds: How long to wait at most.
         """
         if self._open:
-            select.select([self._output], [], [], seconds)
+            select.select(self._open, [], [], seconds)
         else:
             time.sleep(seconds)
         code = self._process.poll()
@@ -392,28 +445,32 @@ class Script:
         return True
 
     def _read(self) -> None:
-        """Take what the pipe holds; a child that outlives the script may keep it open."""
-        while self._open:
-            try:
-                data = os.read(self._output, LONGEST)
-            except BlockingIOError:
-                return
-            if not data:
-                self._open = False
-            os.write(self._log, data)
-            self._unread += data
+        """Take what the pipes hold; a child that outlives the script may keep them open."""
+        for stream in tuple(self._open):
+            with contextlib.suppress(BlockingIOError):
+                while data := os.read(stream, LONGEST):
+                    os.write(self._log, data)
+                    self._unread[stream] += data
+                self._open.remove(stream)
 
-    def lines(self) -> Iterator[str]:
-        """Yield the lines of output since the last call; the rest too, once it has ended."""
-        whole = self._unread.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        lines, _, rest = whole.rpartition(b"\n")
-        if len(rest) > LONGEST or self._process.poll() is not None:
-            lines, rest = whole, b""
-        self._unread = rest
-        for line in lines.decode(errors="replace").split("\n") if lines else ():
-            if line.strip():
-                self.last.append(line)
-                yield line
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Yield the lines since the last call, those of standard output first.
+
+        Once the script has ended, the unfinished ones count too.
+
+        Yields:
+            0 for standard output, 1 for standard error, and a line of it.
+        """
+        for number, stream in enumerate(self._streams):
+            whole = self._unread[stream].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            lines, _, rest = whole.rpartition(b"\n")
+            if len(rest) > LONGEST or self._process.poll() is not None:
+                lines, rest = whole, b""
+            self._unread[stream] = rest
+            for line in lines.decode(errors="replace").split("\n") if lines else ():
+                if line.strip():
+                    self.last.append(line)
+                    yield number, line
 
     def told(self, reason: str) -> str:
         """Return the last lines of output and a reason, which comes last."""
@@ -434,7 +491,7 @@ class Script:
         self._watcher.kill()
         for process in (self._process, self._watcher):
             process.wait()
-            for pipe in (process.stdin, process.stdout):
+            for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe:
                     pipe.close()
 

@@ -355,6 +355,7 @@ def _end(connection: Connection, run_id: int, attempt_id: int, event: Event) -> 
         driver,
         attempt_id,
         {name: event.get(name) for name in ("error", "device_seconds", "peak_bytes")}
+        | ({"note": event["note"]} if event.get("note") else {})
         | {"status": status, "ended": utc(event.get("time"))},
     )
     if status in FAILED:
