@@ -161,6 +161,29 @@ def test_a_new_study_names_what_no_placeholder_can_name(
     assert ablate(*new, *more, *renamed, option, f"{valid}={levels}")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("begin", "options"),
+    [
+        ("[command] run: there is no script 'tain.py'", {"--command": "tain.py"}),
+        ("[command] run: '|' is shell syntax", {"--command": "train.py | tee log"}),
+        ("[command] run: there is no program", {"--command": ""}),
+        ("[command] limit = 'soon': a time", {"--set": 'limit="soon"'}),
+        ("[command] gpus = 1.5: a whole number", {"--set": "gpus=1.5"}),
+        ("--base lr = [1]: ", {"--base": "lr=[1]"}),
+        ("--metric = 'a@b': a name", {"--metric": "a@b"}),
+    ],
+)
+def test_a_new_study_names_a_wrong_key_once(
+    ablate: Command, tmp_path: Path, begin: str, options: dict[str, str]
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    script = options.get("--command", "train.py")
+    given = {"--metric": "val_loss", "--goal": "lower", "--factor": "norm=1,2", **options}
+    given["--command"] = f"{sys.executable} {script}" if script else "no-such-program"
+    code, _, error = ablate("new", "own", *(word for pair in given.items() for word in pair))
+    assert code == 2 and error.startswith(f"ablate: {begin}"), error
+
+
 def test_a_shell_gets_what_is_for_a_shell(tmp_path: Path) -> None:
     for run in (
         "env A=1 sh -c 'python train.py --norm {norm} --lr {lr} | tee $LOG'",
