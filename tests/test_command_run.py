@@ -528,6 +528,21 @@ def test_after_a_study_that_failed_the_reason_is_next(ablate: Run, tmp_path: Pat
     assert code == 0 and out.endswith("Next: ablate report own\n"), error
 
 
+def test_after_code_that_changed_while_a_study_ran_run_is_next(ablate: Run, tmp_path: Path) -> None:
+    study, script = tmp_path / "own.toml", tmp_path / "train.py"
+    planned(tmp_path)
+    study.write_text(study.read_text().replace(str(SCRIPT), "train.py"))
+    own = SCRIPT.read_text()
+    edit = f"Path({str(script)!r}).open('a').write('#')\n"
+    script.write_text(f"{own}if options.depth == 2 and options.seed == 1:\n    {edit}")
+    code, out, _ = ablate("run", "own.toml")
+    assert code == 1 and "changed after the study was planned" in " ".join(out.split())
+    assert out.endswith("Next: ablate run own.toml\n")
+    script.write_text(own)
+    code, out, error = ablate("run", "own.toml")
+    assert code == 0 and out.endswith("Next: ablate report own\n"), error
+
+
 def test_a_plan_and_a_run_say_how_many_results_an_edit_of_the_code_costs(
     ablate: Run, tmp_path: Path
 ) -> None:
