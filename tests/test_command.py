@@ -84,6 +84,14 @@ def test_values_are_inserted_as_they_are_and_words_are_split(tmp_path: Path) -> 
     ]
 
 
+def test_a_level_of_empty_text_has_a_name(tmp_path: Path) -> None:
+    factors = 'norm = ["", "a"]\nlr = [1, 2]'
+    made = study(tmp_path, base="", factors=factors, rest='[[exclude]]\nnorm = ""\nlr = 2')
+    assert [cell.levels["norm"] for cell in made.cells] == ['""', "a", "a"]
+    assert made.cells[0].label == 'norm="", lr=1'
+    assert line(tmp_path, made)[2:4] == ["--norm", ""]
+
+
 def test_named_levels_set_several_fields(tmp_path: Path) -> None:
     made = study(
         tmp_path,
