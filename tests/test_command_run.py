@@ -173,6 +173,30 @@ def _commands() -> list[str]:
     return found
 
 
+def test_numbers_with_names_that_ablate_sets_are_kept_apart(ablate: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        'import sys\nprint(*(\'{"step": %d, "val_loss": %d, "train_seconds": 1e6, \'\n'
+        '\'"best val_loss": -7, "unigram_loss": 1, "loss": 5}\' % (step, 9 - step)\n'
+        "for step in (1, 2)), sep='\\n')\n"
+    )
+    study = tmp_path / "own.toml"
+    planned(tmp_path)
+    study.write_text(study.read_text().replace(str(SCRIPT), "train.py"))
+    path = tmp_path / "a.db"
+    assert train(plan(load(str(study))), path).counts == {"complete": 6}
+    finals = dict(rows(path, "SELECT name, value FROM final WHERE run_id = 1"))
+    assert 0 < finals["train_seconds"] < 1e3 and finals["best val_loss"] == 7
+    assert finals["train_seconds of the script"] == 1e6
+    assert finals["best val_loss of the script"] == -7
+    series = {name for (name,) in rows(path, "SELECT name FROM series")}
+    assert not series & {"train_seconds", "best val_loss"} and "loss" in series
+    assert "train_seconds of the script" in ablate("show", "1", "--log", "--db", "a.db")[1]
+    found = analysis.findings("own", str(path))
+    assert not found.of(records.Untrained)  # by what a script calls unigram_loss
+    assert analysis.effects("own", str(path))["mean"].tolist() == [0.0]
+
+
 def test_a_stopped_script_checkpoints_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

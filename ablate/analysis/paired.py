@@ -93,7 +93,7 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
         pairs,
         pilots(study, db),
         chosen,
-        untrained(finals, runs, row.metric),
+        untrained(finals, runs, row.metric, own=row.own),
         settings=row.settings,
         levels=results.levels(study, db),
         arms=results.arms(study, db),
@@ -157,7 +157,7 @@ def near_unigram(finals: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         finals: As `ablate.finals` returns them.
         runs: As `ablate.load` returns them.
     """
-    if not (finals["name"] == "unigram_loss").any():  # as of scripts and imported runs
+    if not (finals["name"] == "unigram_loss").any():
         none = finals.loc[[], ["cell", "seed"]]
         return none.assign(loss=np.nan, unigram_loss=np.nan, near=np.zeros(0, bool))
     left_out = set(finals.loc[(finals["name"] == "epochs") & (finals["value"] == 0), "run"])
@@ -171,17 +171,22 @@ def near_unigram(finals: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(near=runs["loss"] >= (1 - NEAR) * runs["unigram_loss"])
 
 
-def untrained(finals: pd.DataFrame, runs: pd.DataFrame, metric: str) -> frozenset[str]:
+def untrained(
+    finals: pd.DataFrame, runs: pd.DataFrame, metric: str, *, own: bool = False
+) -> frozenset[str]:
     """Return the cells of which more than half of the runs did not learn beyond frequencies.
 
     None where a linear probe judges: features may be useful while the loss is above that ceiling.
+    None of a script or of imported runs: what these call unigram_loss may be anything.
 
     Args:
         finals: As `ablate.finals` returns them.
         runs: As `ablate.load` returns them.
         metric: Of the study.
+        own: Whether the runs are of a script, or imported.
     """
-    if metric in metrics.METRICS and metrics.METRICS[metric].downstream:
+    row = metrics.METRICS.get(metric)
+    if own or (row and row.downstream):
         return frozenset()
     near = near_unigram(finals, runs)
     if near.empty:

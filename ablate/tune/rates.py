@@ -74,7 +74,7 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
             values = {lr: each for lr, each in values.items() if lr in outcomes}
         if not values:
             continue  # the ladder is next
-        failed = _failed(db, keys, values)
+        failed = set[float]() if study.own else _failed(db, keys, values)
         costs = {lr: _costs(each, tune.goal) for lr, each in values.items()}
         result = search(tune, costs.get, failed)
         found.tried[cell] = result.rates
