@@ -95,6 +95,20 @@ def test_the_effect_is_that_of_the_script(tmp_path: Path) -> None:
     assert page.exists() and "command" in (tmp_path / "page" / "report.md").read_text()
 
 
+@pytest.mark.parametrize("at", ['"last"', '"best"', "2"])
+def test_curves_of_scripts_are_compared_by_steps(ablate: Run, tmp_path: Path, at: str) -> None:
+    train(planned(tmp_path, seeds=1, command=f"at = {at}"), tmp_path / "a.db")
+    code, out, error = ablate("compare", "1", "2", "--db", "a.db", "--plot", "c.svg")
+    assert code == 0, error
+    found = [line.split() for line in out.splitlines()]
+    begin = found.index(["val_loss", "at", "step", "run", "1", "run", "2", "difference"])
+    values = [[float(one.replace("−", "-")) for one in row] for row in found[begin + 2 : begin + 6]]
+    for step, row in enumerate(values, 1):
+        assert row == pytest.approx([step, loss(1, 0, step), loss(2, 0, step), -0.1], abs=6e-3)
+    assert ["other", "run", "1"] in [row[:3] for row in found]  # a series beside the metric
+    assert "val_loss" in Path("c.svg").read_text()
+
+
 @pytest.mark.parametrize(("goal", "best"), [("lower", "depth=2"), ("higher", "depth=1")])
 def test_named_queries_answer_for_scripts_what_is_known(
     tmp_path: Path, goal: str, best: str

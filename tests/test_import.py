@@ -167,6 +167,16 @@ def test_rows_of_steps_become_curves(ablate: Run) -> None:
     assert metrics_of("s", "optimizer", "depth") == last
 
 
+def test_curves_of_imported_runs_are_compared_by_steps(ablate: Run) -> None:
+    along(table(2)).assign(b=1.0).to_csv("runs.csv", index=False)
+    done(ablate, "runs.csv", "--study", "s", *NAMED, "--metric", "b", "--step", "step")
+    code, out, error = ablate("compare", "1", "2", "--plot", "c.svg")
+    assert code == 0 and Path("c.svg").exists(), error
+    (begin,) = (at for at, line in enumerate(out.splitlines()) if line.startswith(" loss at step"))
+    steps = [line.split()[0] for line in out.splitlines()[begin + 2 : begin + 6]]
+    assert steps == ["10", "20", "30", "40"]
+
+
 def test_the_best_value_or_that_of_a_step_may_decide(ablate: Run) -> None:
     frame = along(table(2))
     frame["loss"] = (frame["step"] - 25).abs() + frame["loss"] / 100  # lowest at 20 or 30
