@@ -73,6 +73,10 @@ MOST_DECIMALS = 12  # less is the rounding of a loss in 64 bits
 LONG = 5  # numbers that begin after more decimals have a power of ten
 
 
+# numbers whose standard deviation is at most this share of their size differ by rounding alone
+SAME = 1e-12
+
+
 def decimals(scale: float) -> int:
     """Return the decimals, at least one, that show two digits of an uncertainty of `scale`.
 

@@ -73,7 +73,7 @@ def files(folder: Path) -> set[Path]:
         ),
         (
             ["new", "x", "--factor", "topology=1,2", "--base", "dropout=x"],
-            ["ablate: --base dropout: dropout = 'x'"],
+            ["ablate: --base dropout = 'x'"],
         ),
         (
             ["new", "x", "--factor", "topology=1,2", "--metric", "lss"],

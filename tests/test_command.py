@@ -13,10 +13,13 @@ from cli_helpers import Run as Command
 from cli_helpers import git, refused
 from scipy import stats as scipy_stats
 
-from ablate import snapshot, stats
+from ablate import snapshot, stats, store
+from ablate.components import CATALOGUE
 from ablate.errors import AblateError
 from ablate.kinds import Run
 from ablate.plan import Plan, plan
+from ablate.store.register import register
+from ablate.study.command import OF_RUNS, SECONDS
 from ablate.study.parse import parse
 from ablate.study.template import check_no_shell, filled, words
 
@@ -84,6 +87,14 @@ def test_values_are_inserted_as_they_are_and_words_are_split(tmp_path: Path) -> 
     ]
 
 
+def test_a_level_of_empty_text_has_a_name(tmp_path: Path) -> None:
+    factors = 'norm = ["", "a"]\nlr = [1, 2]'
+    made = study(tmp_path, base="", factors=factors, rest='[[exclude]]\nnorm = ""\nlr = 2')
+    assert [cell.levels["norm"] for cell in made.cells] == ['""', "a", "a"]
+    assert made.cells[0].label == 'norm="", lr=1'
+    assert line(tmp_path, made)[2:4] == ["--norm", ""]
+
+
 def test_named_levels_set_several_fields(tmp_path: Path) -> None:
     made = study(
         tmp_path,
@@ -104,6 +115,13 @@ def test_named_levels_set_several_fields(tmp_path: Path) -> None:
         (["goal is missing", "lower"], {"top": {"goal": None}}),
         (["goal", "lower"], {"top": {"goal": '"down"'}}),
         (["metric", "without @"], {"top": {"metric": '"a@b"'}}),
+        (
+            ["metric = 'train_seconds'", "rename it", "pattern"],
+            {"top": {"metric": '"train_seconds"'}},
+        ),
+        (["metric = 'Status'", "rename it"], {"top": {"metric": '"Status"'}}),
+        (["metric = 'best val_loss'", "at ="], {"top": {"metric": '"best val_loss"'}}),
+        (["train_seconds", "group"], {"command": "pattern = '(?P<train_seconds>.+)'"}),
         (["[eval] has no effect"], {"rest": "[eval]\npoints = 3"}),
         (["out is", "another name"], {"base": "lr = 1\nout = 2"}),
         (["'metric'", "rename"], {"base": "lr = 1\nmetric = 2"}),
@@ -159,6 +177,40 @@ def test_a_new_study_names_what_no_placeholder_can_name(
         refused(ablate, [*new, *more, *old], [name, f"{name}={{{valid}}}"])
     renamed = ["--command", f"{sys.executable} train.py {name}={{{valid}}}"]
     assert ablate(*new, *more, *renamed, option, f"{valid}={levels}")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("begin", "options"),
+    [
+        ("[command] run: there is no script 'tain.py'", {"--command": "tain.py"}),
+        ("[command] run: '|' is shell syntax", {"--command": "train.py | tee log"}),
+        ("[command] run: there is no program", {"--command": ""}),
+        ("[command] limit = 'soon': a time", {"--set": 'limit="soon"'}),
+        ("[command] gpus = 1.5: a whole number", {"--set": "gpus=1.5"}),
+        ("--base lr = [1]: ", {"--base": "lr=[1]"}),
+        ("--metric = 'a@b': a name", {"--metric": "a@b"}),
+    ],
+)
+def test_a_new_study_names_a_wrong_key_once(
+    ablate: Command, tmp_path: Path, begin: str, options: dict[str, str]
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    script = options.get("--command", "train.py")
+    given = {"--metric": "val_loss", "--goal": "lower", "--factor": "norm=1,2", **options}
+    given["--command"] = f"{sys.executable} {script}" if script else "no-such-program"
+    code, _, error = ablate("new", "own", *(word for pair in given.items() for word in pair))
+    assert code == 2 and error.startswith(f"ablate: {begin}"), error
+
+
+def test_no_metric_has_the_name_of_what_ablate_says_of_a_run(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    with store.open(str(tmp_path / "a.db"), create=True) as db:
+        register(db, made)
+        with db.read() as connection:
+            columns = set(connection.exec_driver_sql("SELECT * FROM all_runs").keys())
+    fields = {*CATALOGUE, *made.cells[0].run.fields} - {"seed"}
+    finals = {"loss", "bits_per_byte", "accuracy"}  # as the script reports them
+    assert columns - fields - finals == {*OF_RUNS} - {SECONDS}
 
 
 def test_a_shell_gets_what_is_for_a_shell(tmp_path: Path) -> None:

@@ -95,6 +95,20 @@ def test_the_effect_is_that_of_the_script(tmp_path: Path) -> None:
     assert page.exists() and "command" in (tmp_path / "page" / "report.md").read_text()
 
 
+@pytest.mark.parametrize("at", ['"last"', '"best"', "2"])
+def test_curves_of_scripts_are_compared_by_steps(ablate: Run, tmp_path: Path, at: str) -> None:
+    train(planned(tmp_path, seeds=1, command=f"at = {at}"), tmp_path / "a.db")
+    code, out, error = ablate("compare", "1", "2", "--db", "a.db", "--plot", "c.svg")
+    assert code == 0, error
+    found = [line.split() for line in out.splitlines()]
+    begin = found.index(["val_loss", "at", "step", "run", "1", "run", "2", "difference"])
+    values = [[float(one.replace("−", "-")) for one in row] for row in found[begin + 2 : begin + 6]]
+    for step, row in enumerate(values, 1):
+        assert row == pytest.approx([step, loss(1, 0, step), loss(2, 0, step), -0.1], abs=6e-3)
+    assert ["other", "run", "1"] in [row[:3] for row in found]  # a series beside the metric
+    assert "val_loss" in Path("c.svg").read_text()
+
+
 @pytest.mark.parametrize(("goal", "best"), [("lower", "depth=2"), ("higher", "depth=1")])
 def test_named_queries_answer_for_scripts_what_is_known(
     tmp_path: Path, goal: str, best: str
@@ -171,6 +185,30 @@ def _commands() -> list[str]:
             except OSError:
                 continue
     return found
+
+
+def test_numbers_with_names_that_ablate_sets_are_kept_apart(ablate: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        'import sys\nprint(*(\'{"step": %d, "val_loss": %d, "train_seconds": 1e6, \'\n'
+        '\'"best val_loss": -7, "unigram_loss": 1, "loss": 5}\' % (step, 9 - step)\n'
+        "for step in (1, 2)), sep='\\n')\n"
+    )
+    study = tmp_path / "own.toml"
+    planned(tmp_path)
+    study.write_text(study.read_text().replace(str(SCRIPT), "train.py"))
+    path = tmp_path / "a.db"
+    assert train(plan(load(str(study))), path).counts == {"complete": 6}
+    finals = dict(rows(path, "SELECT name, value FROM final WHERE run_id = 1"))
+    assert 0 < finals["train_seconds"] < 1e3 and finals["best val_loss"] == 7
+    assert finals["train_seconds of the script"] == 1e6
+    assert finals["best val_loss of the script"] == -7
+    series = {name for (name,) in rows(path, "SELECT name FROM series")}
+    assert not series & {"train_seconds", "best val_loss"} and "loss" in series
+    assert "train_seconds of the script" in ablate("show", "1", "--log", "--db", "a.db")[1]
+    found = analysis.findings("own", str(path))
+    assert not found.of(records.Untrained)  # by what a script calls unigram_loss
+    assert analysis.effects("own", str(path))["mean"].tolist() == [0.0]
 
 
 def test_a_stopped_script_checkpoints_and_resumes(
@@ -524,6 +562,21 @@ def test_after_a_study_that_failed_the_reason_is_next(ablate: Run, tmp_path: Pat
     assert code == 1 and command[0] == "show"
     assert "no such data" in ablate(*command)[1]
     script.write_text(SCRIPT.read_text())
+    code, out, error = ablate("run", "own.toml")
+    assert code == 0 and out.endswith("Next: ablate report own\n"), error
+
+
+def test_after_code_that_changed_while_a_study_ran_run_is_next(ablate: Run, tmp_path: Path) -> None:
+    study, script = tmp_path / "own.toml", tmp_path / "train.py"
+    planned(tmp_path)
+    study.write_text(study.read_text().replace(str(SCRIPT), "train.py"))
+    own = SCRIPT.read_text()
+    edit = f"Path({str(script)!r}).open('a').write('#')\n"
+    script.write_text(f"{own}if options.depth == 2 and options.seed == 1:\n    {edit}")
+    code, out, _ = ablate("run", "own.toml")
+    assert code == 1 and "changed after the study was planned" in " ".join(out.split())
+    assert out.endswith("Next: ablate run own.toml\n")
+    script.write_text(own)
     code, out, error = ablate("run", "own.toml")
     assert code == 0 and out.endswith("Next: ablate report own\n"), error
 

@@ -124,6 +124,7 @@ def test_given_weights_and_linear_probes_are_not_judged_by_token_frequencies() -
     finals = pd.DataFrame(rows, columns=["cell", "run", "seed", "name", "value"])
     runs = pd.DataFrame({"run": [1, 2], "start": ["given", "random"]})
     assert paired.untrained(finals, runs, "loss") == {2}
+    assert paired.untrained(finals, runs, "loss", own=True) == frozenset()  # of a script
     assert paired.untrained(finals, runs[["run"]], "accuracy") == {1, 2}  # of an earlier version
     assert paired.untrained(finals, runs, "era_accuracy") == frozenset()
 

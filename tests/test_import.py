@@ -167,6 +167,16 @@ def test_rows_of_steps_become_curves(ablate: Run) -> None:
     assert metrics_of("s", "optimizer", "depth") == last
 
 
+def test_curves_of_imported_runs_are_compared_by_steps(ablate: Run) -> None:
+    along(table(2)).assign(b=1.0).to_csv("runs.csv", index=False)
+    done(ablate, "runs.csv", "--study", "s", *NAMED, "--metric", "b", "--step", "step")
+    code, out, error = ablate("compare", "1", "2", "--plot", "c.svg")
+    assert code == 0 and Path("c.svg").exists(), error
+    (begin,) = (at for at, line in enumerate(out.splitlines()) if line.startswith(" loss at step"))
+    steps = [line.split()[0] for line in out.splitlines()[begin + 2 : begin + 6]]
+    assert steps == ["10", "20", "30", "40"]
+
+
 def test_the_best_value_or_that_of_a_step_may_decide(ablate: Run) -> None:
     frame = along(table(2))
     frame["loss"] = (frame["step"] - 25).abs() + frame["loss"] / 100  # lowest at 20 or 30
@@ -356,6 +366,19 @@ def test_rows_that_are_no_run_are_listed(ablate: Run) -> None:
     }
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_notes_on_rows_have_the_number_of_what_they_count(ablate: Run, many: bool) -> None:
+    frame = along(table())
+    first = (frame["optimizer"] == "sgd") & (frame["depth"] == 2) & (frame["seed"] <= many)
+    again = frame[frame["step"] == 10].iloc[: 3 if many else 1]
+    kept = frame[~first | (frame["step"] < 40)]
+    pd.concat([kept, again]).to_csv("runs.csv", index=False)
+    out = done(ablate, "runs.csv", "--study", "s", *NAMED, "--step", "step")
+    assert ("3 rows that repeat another" if many else "1 row that repeats another") in out
+    assert ("2 runs end before" if many else "1 run ends before") in out
+    assert ("of their cell" if many else "of its cell") in out
+
+
 def test_the_same_file_again_adds_nothing_and_a_grown_one_what_is_new(ablate: Run) -> None:
     frame = table()
     frame[frame["seed"] < 3].to_csv("runs.csv", index=False)
@@ -436,7 +459,7 @@ REFUSED = {  # what is wrong → the options, and words of the line
     "seed not named": (["--metric", "loss", "--factor", "depth"], ["--seed", "seed (0, 1, 2, 3"]),
     "constant": ([*NAMED, "--where", "depth=2"], ["depth is 2", "does not vary"]),
     "no factor": (["--metric", "loss", "--seed", "seed"], ["--factor", "depth (2, 4)"]),
-    "a factor left out": (ONE, ["seed 0", "has two rows", "depth", "line 2", "line 7"]),
+    "a factor left out": (ONE, ["seed 0", "has two rows", "differ in depth; name", "line 2"]),
     "no level": ([*NAMED, "--baseline", "optimizer=adm"], ["did you mean 'adam'"]),
     "no such within": ([*NAMED, "--within", "dept"], ["did you mean 'depth'"]),
     "no row": ([*NAMED, "--where", "depth=3"], ["depth", "'3'", "'2', '4'"]),
@@ -463,9 +486,11 @@ def test_a_mistake_in_the_table_is_one_line(ablate: Run) -> None:
     text.to_csv("text.csv", index=False)
     frame.drop(columns="seed").to_csv("no_seed.csv", index=False)
     frame[(frame["optimizer"] != "sgd") | (frame["depth"] != 2)].to_csv("base.csv", index=False)
+    pd.concat([frame, frame.iloc[[0]].assign(loss=9.0)]).to_csv("twice.csv", index=False)
     os.mkfifo("pipe.csv")
     for name, words in (
         ("steps.csv", ["has two rows", "--step 'step'"]),
+        ("twice.csv", ["here; name the column"]),
         ("apart.csv", ["shares a seed"]),
         ("text.csv", ["line 6", "'about 2'"]),
         ("no_seed.csv", ["'seed'", "add a column"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ import statsmodels.formula.api as smf
 from report_study import Outcome, study
 from statsmodels.stats.multitest import multipletests
 
-from ablate.report import grids
+from ablate.analysis.records import Contrast, GridLevel, GridTerm
+from ablate.report import answer, grids
 from ablate.report.data import ReportData, gather
 from ablate.report.document import Table, exported
+from ablate.store.noise import noise_of, over_seeds, settings_in
 
 PARTS = {
     "topology": {name: {"topology": name} for name in ("serial", "parallel", "concat")},
@@ -64,6 +67,30 @@ def test_main_effects_are_statsmodels(tmp_path: Path) -> None:
     assert list(found["Holm p"][:2]) == pytest.approx(list(corrected))
     means = runs.groupby("norm")["loss"].mean()
     assert found.loc["post", "effect"] == pytest.approx(means["post"] - means["pre"])
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 1.0), (1e6, 1e-7), (1.0, 0.0)])
+def test_rounding_error_is_no_noise(tmp_path: Path, scale: float, shift: float) -> None:
+    def exact(levels: dict[str, str], seed: int) -> Outcome:
+        rounded = (0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1)[seed % 2]  # which differ by 1e-16
+        of = SHIFT[levels["topology"]] + SHIFT[levels["norm"]]
+        both = 0.01 * (levels == {"topology": "parallel", "norm": "post"})
+        return Outcome(scale * rounded * (1 + shift * (of + both)))
+
+    data = report_data(tmp_path, exact)
+    contrasts, terms = data.findings.of(Contrast), data.findings.of(GridTerm)
+    assert contrasts and all(math.isnan(one.lo) == (shift > 0) for one in contrasts)
+    assert terms and all(math.isnan(one.p) for one in terms)
+    assert all(math.isnan(one.p) for one in data.findings.of(GridLevel))
+    assert next(one.explained for one in terms if one.term == "residual") == 0 or not shift
+    assert data.places == 4
+    with data.db.read() as connection:
+        differences = connection.exec_driver_sql("SELECT difference FROM pairs").scalars().all()
+    assert len(set(differences)) > 3 or not shift  # the database has them as they are
+    (setting, *_) = (one for _, one in settings_in(data.db))
+    assert noise_of("topology", "loss", [setting], data.db) is None
+    assert not over_seeds(data.db, study="topology", names=["loss"])
+    assert "significant (" not in answer(data)
 
 
 def test_a_run_under_two_names_is_one_observation(tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ class StudyData:
     @cached_property
     def untrained(self) -> frozenset[str]:
         """Cells that did not learn beyond token frequencies."""
-        return paired.untrained(self.finals, self.runs, self.study.metric)
+        own = self.study.own
+        return paired.untrained(self.finals, self.runs, self.study.metric, own=own)
 
     @cached_property
     def effects(self) -> pd.DataFrame:

@@ -93,7 +93,7 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
         pairs,
         pilots(study, db),
         chosen,
-        untrained(finals, runs, row.metric),
+        untrained(finals, runs, row.metric, own=row.own),
         settings=row.settings,
         levels=results.levels(study, db),
         arms=results.arms(study, db),
@@ -157,7 +157,7 @@ def near_unigram(finals: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         finals: As `ablate.finals` returns them.
         runs: As `ablate.load` returns them.
     """
-    if not (finals["name"] == "unigram_loss").any():  # as of scripts and imported runs
+    if not (finals["name"] == "unigram_loss").any():
         none = finals.loc[[], ["cell", "seed"]]
         return none.assign(loss=np.nan, unigram_loss=np.nan, near=np.zeros(0, bool))
     left_out = set(finals.loc[(finals["name"] == "epochs") & (finals["value"] == 0), "run"])
@@ -171,17 +171,22 @@ def near_unigram(finals: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(near=runs["loss"] >= (1 - NEAR) * runs["unigram_loss"])
 
 
-def untrained(finals: pd.DataFrame, runs: pd.DataFrame, metric: str) -> frozenset[str]:
+def untrained(
+    finals: pd.DataFrame, runs: pd.DataFrame, metric: str, *, own: bool = False
+) -> frozenset[str]:
     """Return the cells of which more than half of the runs did not learn beyond frequencies.
 
     None where a linear probe judges: features may be useful while the loss is above that ceiling.
+    None of a script or of imported runs: what these call unigram_loss may be anything.
 
     Args:
         finals: As `ablate.finals` returns them.
         runs: As `ablate.load` returns them.
         metric: Of the study.
+        own: Whether the runs are of a script, or imported.
     """
-    if metric in metrics.METRICS and metrics.METRICS[metric].downstream:
+    row = metrics.METRICS.get(metric)
+    if own or (row and row.downstream):
         return frozenset()
     near = near_unigram(finals, runs)
     if near.empty:
@@ -268,7 +273,7 @@ def _seed_noise(pairs: pd.DataFrame, cells: Sequence[str]) -> tuple[float, int] 
         for cell, value, status in sides
     ).drop_duplicates(["cell", "seed"])
     values = runs[runs["cell"].isin(cells)].dropna().groupby("cell")["value"]
-    known = [(float(one.std()), len(one) - 1) for _, one in values if len(one) > 1]
+    known = [(stats.spread(one.to_numpy(float)), len(one) - 1) for _, one in values if len(one) > 1]
     return max(known, default=None)
 
 
@@ -452,7 +457,9 @@ def changes(
         for family, part in pairs[pairs["stratum"] == stratum].groupby("family", sort=False):
             named = dict.fromkeys(zip(part["factor"], part["level"], strict=True))
             both = [one for one in named if (*one, strata[0]) in by_contrast]
-            moved = [by_contrast[*one, stratum] - by_contrast[*one, strata[0]] for one in both]
+            moved = [
+                _minus(by_contrast[*one, stratum], by_contrast[*one, strata[0]]) for one in both
+            ]
             pilot = pilots.get(stratum) or pilots.get(strata[0], Pilot())
             chosen = [
                 choice_of(
@@ -516,7 +523,7 @@ def interactions(
                 *_contrast(parts_of[factor, level, stratum]),
                 *(one for part in parts for one in _negative(_contrast(parts_of[part]))),
             ]
-            difference = together - alone.sum(axis=1, skipna=False)
+            difference = _minus(together, alone.sum(axis=1, skipna=False))
             families.setdefault((factor, stratum), {})[level] = difference, choice_of(arms, choices)
     rows = []
     for (factor, stratum), levels in families.items():
@@ -570,10 +577,16 @@ def counted(pairs: pd.DataFrame) -> pd.Series:
     """Return seed → difference of a contrast's pair; NaN for a lost or pending pair."""
     its, other = (pairs[name].to_numpy(object) for name in ("status", "baseline_status"))
     value, baseline = (pairs[name].to_numpy(float) for name in ("value", "baseline_value"))
-    with np.errstate(invalid="ignore"):
-        difference = value - baseline
-    complete = (its == "complete") & (other == "complete") & np.isfinite(difference)
-    return pd.Series(np.where(complete, difference, np.nan), pd.Index(pairs["seed"]))
+    complete = (its == "complete") & (other == "complete") & np.isfinite(value)
+    complete &= np.isfinite(baseline)
+    whole = (np.where(complete, one, np.nan) for one in (value, baseline))
+    return pd.Series(stats.differences(*whole), pd.Index(pairs["seed"]))
+
+
+def _minus(one: pd.Series, other: pd.Series) -> pd.Series:
+    """Return the difference of two series by seed, as `stats.differences` has it."""
+    one, other = one.align(other)
+    return pd.Series(stats.differences(one, other), one.index)
 
 
 def _family(

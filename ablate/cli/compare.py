@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,15 +31,36 @@ BARS = "▁▂▃▄▅▆▇█"
 DRAWN = (".svg", ".pdf", ".png")
 WIDTH = 40  # characters of a drawn curve
 
-Curve = Mapping[int, float]  # tokens → value
+Curve = Mapping[int, float]  # tokens or steps → value
 Spreads = Mapping[tuple[str, float], float]  # final → standard deviation over seeds
+
+
+@dataclass(frozen=True)
+class Common:
+    """The curves that two runs have both.
+
+    Attributes:
+        over: What they are over: "tokens", or "step" where a run's tokens are unknown.
+        series: Name of a series → its curve in each run. Metrics of the runs' studies come first,
+            then held-out loss and training loss.
+        deciding: How many of them, the first ones, are such metrics and losses.
+    """
+
+    over: str
+    series: Mapping[str, Sequence[Curve]]
+    deciding: int
+
+    @property
+    def main(self) -> list[str]:
+        """The metrics and losses; all series where there is none."""
+        return list(self.series)[: self.deciding or None]
 
 
 def compare(
     first: RunName,
     second: RunName,
     plot: Annotated[
-        Path | None, option("Draw their losses: .svg, .pdf or .png.", "--plot", metavar="FILE")
+        Path | None, option("Draw their curves: .svg, .pdf or .png.", "--plot", metavar="FILE")
     ] = None,
     db: Db = None,
 ) -> None:
@@ -98,21 +120,48 @@ def _parts(runs: Sequence[RunDetails], spreads: Spreads) -> Iterator[RenderableT
         for name, at in keys
     ]:
         yield table(["final", *names, "difference"], rows, right=[*names, "difference"])
-    curves = [run.curves for run in runs]
-    both = [name for name in sorted(curves[0], key=_order) if name in curves[1]]
-    if both:
+    common = _common(runs)
+    if common.series:
         yield table(
             ["series", "", "from first to last point", "first", "last"],
-            _drawn(both, names, curves, spreads),
+            _drawn(common, names, spreads),
             right=["first", "last"],
         )
-    if losses := [name for name in LOSSES if name in both]:
-        yield _points(losses, names, curves, spreads)
+        yield _points(common, names, spreads)
 
 
-def _order(series: str) -> tuple[int, str]:
-    """Sort held-out loss first, then training loss."""
-    return (LOSSES.index(series) if series in LOSSES else len(LOSSES)), series
+def _common(runs: Sequence[RunDetails]) -> Common:
+    """Return the curves that both runs have."""
+    by_tokens = all(run.step_tokens for run in runs)
+    first = dict.fromkeys([*_reported(runs), *LOSSES])
+    both = [name for name in runs[0].curves if name in runs[1].curves]
+    order = [name for name in first if name in both]
+    return Common(
+        "tokens" if by_tokens else "step",
+        {
+            name: [
+                {
+                    step * ((run.step_tokens or 1) if by_tokens else 1): value
+                    for step, value in run.curves[name].items()
+                }
+                for run in runs
+            ]
+            for name in [*order, *sorted({*both} - {*order})]
+        },
+        len(order),
+    )
+
+
+def _reported(runs: Sequence[RunDetails]) -> Iterator[str]:
+    """Yield the names under which runs report the metrics of their studies."""
+    from ablate import metrics
+    from ablate.study.model import OWN
+
+    for run in runs:
+        for member in run.members:
+            if member.active:
+                name = metrics.final(member.metric)[0]
+                yield name.removeprefix("best ") if run.row["kind"] in OWN else name
 
 
 def _field(name: str, value: Any) -> str:
@@ -151,15 +200,9 @@ def _number(value: float | None, spread: float | None) -> str:
     return number(value, decimals(spread))
 
 
-def _drawn(
-    series: Sequence[str],
-    names: Sequence[str],
-    curves: Sequence[Mapping[str, Curve]],
-    spreads: Spreads,
-) -> Iterator[tuple[str, ...]]:
-    """Yield two rows for each series, on one scale of tokens and of values."""
-    for name in series:
-        pair = [each[name] for each in curves]
+def _drawn(common: Common, names: Sequence[str], spreads: Spreads) -> Iterator[tuple[str, ...]]:
+    """Yield two rows for each series, on one scale of tokens or steps and of values."""
+    for name, pair in common.series.items():
         finite = [value for curve in pair for value in curve.values() if math.isfinite(value)]
         scale = (min(finite), max(finite)) if finite else (0.0, 0.0)
         end = max(max(curve) for curve in pair)
@@ -176,14 +219,14 @@ def _drawn(
 
 
 def sparkline(curve: Curve, end: int, low: float, high: float) -> str:
-    """Draw a curve from 0 to `end` tokens in `WIDTH` characters.
+    """Draw a curve from 0 to `end` tokens, or steps, in `WIDTH` characters.
 
     Each character is the newest value of its span: a bar between `low` and `high`, "×" if it is not
     finite, blank before the first point; nothing follows the last one.
     """
     newest: dict[int, float] = {}
-    for tokens, value in curve.items():
-        newest[min(WIDTH - 1, tokens * WIDTH // max(end, 1))] = value
+    for at, value in curve.items():
+        newest[min(WIDTH - 1, at * WIDTH // max(end, 1))] = value
     unit = 1.0 if math.isfinite(high - low) else 0.5  # the span from -1e308 to 1e308 overflows
     span = (high * unit - low * unit) or 1.0
     drawn = ""
@@ -197,52 +240,65 @@ def sparkline(curve: Curve, end: int, low: float, high: float) -> str:
     return drawn
 
 
-def _points(
-    series: Sequence[str],
-    names: Sequence[str],
-    curves: Sequence[Mapping[str, Curve]],
-    spreads: Spreads,
-) -> RenderableType:
-    """Return values of the first loss that both runs have at the same tokens."""
-    for name in series:
-        first, second = (each[name] for each in curves)
-        common = sorted(first.keys() & second.keys())
-        if common:
+def _points(common: Common, names: Sequence[str], spreads: Spreads) -> RenderableType:
+    """Return values of the first of the main series that both runs have at the same places."""
+    for name in common.main:
+        first, second = common.series[name]
+        if places := sorted(first.keys() & second.keys()):
             chosen = sorted(
-                {round(index * (len(common) - 1) / (SHOWN - 1)) for index in range(SHOWN)}
+                {round(index * (len(places) - 1) / (SHOWN - 1)) for index in range(SHOWN)}
             )
             spread = spreads.get((name, 0.0))
             rows = [
-                (count(at), *_formatted(first[at], second[at], spread))
-                for at in (common[index] for index in chosen)
+                (
+                    count(at) if common.over == "tokens" else f"{at:,}",
+                    *_formatted(first[at], second[at], spread),
+                )
+                for at in (places[index] for index in chosen)
             ]
+            heading = f"{shown(name)} at {common.over}"
             return table(
-                [f"{name} at tokens", *names, "difference"],
-                rows,
-                right=[f"{name} at tokens", *names, "difference"],
+                [heading, *names, "difference"], rows, right=[heading, *names, "difference"]
             )
-    return "The runs have no point of a loss at the same number of tokens."
+    where = "number of tokens" if common.over == "tokens" else "step"
+    return f"The runs have no point of {shown(common.main[0])} at the same {where}."
 
 
 def _plot(runs: Sequence[RunDetails], path: Path) -> None:
-    """Save a figure of the first loss that both runs have."""
+    """Save a figure of the first of the main series that both runs have, with several points."""
     import matplotlib.pyplot as plt
     import pandas as pd
 
     from ablate import figures
     from ablate.errors import AblateError
 
-    series = next((name for name in LOSSES if all(name in run.curves for run in runs)), None)
-    if series is None:
-        raise AblateError("--plot: the two runs have no loss curve in common")
+    common = _common(runs)
+    if not common.series:
+        raise AblateError("--plot: the two runs have no curve in common")
+    long = (one for one in common.main if min(map(len, common.series[one])) > 1)
+    series = next(long, common.main[0])
     rows: list[dict[str, Any]] = [
-        {"arm": f"run {run.id}", "run": run.id, "step": tokens, "tokens": tokens, "value": value}
-        for run in runs
-        for tokens, value in run.curves[series].items()
+        {"arm": f"run {run.id}", "run": run.id, "step": at, "tokens": at, "value": value}
+        for run, curve in zip(runs, common.series[series], strict=True)
+        for at, value in curve.items()
     ]
     figure = figures.curves(
-        pd.DataFrame(rows), label=f"{series.replace('_', ' ')} (nats per token)"
+        pd.DataFrame(rows), x=common.over, label=_label(series, runs)
     ).get_figure(root=True)
     assert figure
     echo(f"Drawn: {figures.save(figure, path.with_suffix(''), [path.suffix[1:]])[0]}")
     plt.close(figure)
+
+
+def _label(series: str, runs: Sequence[RunDetails]) -> str:
+    """Return the name of the axis of a series, with its unit where ablate measured it."""
+    from ablate import metrics
+    from ablate.study.model import OWN
+
+    kinds = {run.row["kind"] for run in runs}
+    if kinds & {*OWN}:
+        return series
+    unit = metrics.unit("loss" if series in LOSSES else series)
+    if series in LOSSES and kinds == {"finetune"}:
+        unit = "nats per text"
+    return series.replace("_", " ") + (f" ({unit})" if unit else "")

@@ -151,7 +151,7 @@ def _said(prepared: Prepared, added: int) -> str:
     before = {one.run.key for one in prepared.before.runs} if prepared.before else set()
     known = sum(one.key in before for one in prepared.numbers)
     shared = len(prepared.numbers) - added - known
-    were = f", {known:,} were there" if known else ""
+    were = f", {known:,} {'was' if known == 1 else 'were'} there" if known else ""
     were += f", {shared:,} shared with another study" if shared else ""
     return (
         f"{study.name}: {cells:,} cells, {plural(seeds, 'seed')},"

@@ -19,6 +19,8 @@ from ablate.units import plural
 
 PLAIN = ("question", "metric", "design")
 COMMA = re.compile(r",(?![^\[]*\])")  # between levels, not within the brackets of one
+# an option, and its key again, with which an error begins: "[command] run: run: …"
+TWICE = re.compile(r"^((?:\[\w+\] |--\w+ |--)(\w+)): (?:\w+\.)?\2(?=:| = )")
 START = {
     "n_layer": 4,
     "d_model": 128,
@@ -280,9 +282,8 @@ def _by_option(path: Path, text: str) -> Iterator[None]:
         yield
     except AblateError as error:
         prefix = re.escape(str(path))
-        raise AblateError(
-            re.sub(rf"^{prefix}: ", "", re.sub(rf"{prefix}, line (\d+)", option_of, str(error)))
-        ) from None
+        said = re.sub(rf"{prefix}, line (\d+)", option_of, str(error))
+        raise AblateError(TWICE.sub(r"\1", re.sub(rf"^{prefix}: ", "", said))) from None
 
 
 def _vary(raw: dict[str, Any], texts: Sequence[str], own: bool) -> set[str]:

@@ -97,6 +97,7 @@ def run(
     """
     from ablate import store
     from ablate.cli.stored import leaving
+    from ablate.plan.commands import edited
     from ablate.store.database import folder
     from ablate.store.register import would_drop
     from ablate.store.status import UNFINISHED, first_failed
@@ -147,6 +148,8 @@ def run(
     following = ("run", study) if unfinished else ("report", plan.study.name)
     if failed and outcome.exit_code < 128:  # nothing to report: why it failed comes first
         following = ("show", str(failed))
+    if outcome.exit_code == 1 and edited(plan):  # what failed is planned anew
+        following = ("run", study)
     out.print(f"Next: {next_command(context, *following)}", markup=False)
     raise typer.Exit(outcome.exit_code)
 

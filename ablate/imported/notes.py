@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ablate.imported.model import Asked, CellKey, ImportedRun
-from ablate.imported.rows import Row
+from ablate.imported.rows import REPEATED, RUNNING, Row
 from ablate.units import listed, plural
 
 SHOWN = 4  # most places that a note names
+MANY = {REPEATED: "that repeat another", RUNNING: "that have not ended"}  # of several rows
 FOLDER = re.compile(r"folder\d+")  # part of a path, which may be a factor
 
 
@@ -17,10 +18,11 @@ def _places(places: Sequence[str]) -> str:
     return "; ".join(places[:SHOWN]) + (f"; {len(places) - SHOWN:,} more" * (len(places) > SHOWN))
 
 
-def listed_rows(left: Mapping[str, list[str]]) -> list[str]:
-    """Return a sentence for each reason to leave rows out."""
+def rows_left(left: Mapping[str, list[str]]) -> list[str]:
+    """Return how many rows are left out for each reason, and their places."""
     return [
-        f"Left out: {plural(len(places), 'row')} {why} ({_places(places)})."
+        f"{plural(len(places), 'row')} {why if len(places) == 1 else MANY.get(why, why)}"
+        f" ({_places(places)})"
         for why, places in left.items()
     ]
 
@@ -55,10 +57,11 @@ def shorter(runs: Sequence[ImportedRun], asked: Asked) -> Iterator[str]:
         if step < longest[cell]
     ]
     if early:
+        end, its = ("ends", "its") if len(early) == 1 else ("end", "their")
         yield (
-            f"Warning: {plural(len(early), 'run')} end before others of their cell"
-            f" ({_places(early)}). Their last value is compared; --at STEP compares all runs"
-            " at one step."
+            f"Warning: {plural(len(early), 'run')} {end} before others of {its} cell"
+            f" ({_places(early)}). {its.capitalize()} last value is compared; --at STEP compares"
+            " all runs at one step."
         )
 
 

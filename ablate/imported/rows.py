@@ -18,6 +18,7 @@ from ablate.imported.source import Source
 from ablate.sheet import ABSENT, numbers, select
 from ablate.study.imported import CONTENT, FLOPS, PARAMS, SOURCE, TOKENS
 
+REPEATED, RUNNING = "that repeats another", "that has not ended"  # why a row is left out
 LARGEST_SEED = 2**31 - 1
 PLAIN = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 ORDINAL = re.compile(r"(\D*[A-Za-z]\D*)(\d+)")  # seed3, run_12
@@ -175,7 +176,7 @@ def rows_of(source: Source, asked: Asked, left: dict[str, list[str]]) -> Iterato
         place = source.place(label)
         one = source.recorded.get(label)
         if one is not None and one.status == "running":
-            left.setdefault("that has not ended", []).append(place)
+            left.setdefault(RUNNING, []).append(place)
             continue
         if not seed or ABSENT.fullmatch(seed.lower()):
             left.setdefault("without a seed", []).append(place)

@@ -15,7 +15,16 @@ from ablate.formats import LARGEST
 from ablate.imported import notes
 from ablate.imported.formats import read
 from ablate.imported.model import Asked, CellKey, Gathered, ImportedRun, text_of
-from ablate.imported.rows import Row, could_be, fields_of, require, rows_of, seeds_of, typed
+from ablate.imported.rows import (
+    REPEATED,
+    Row,
+    could_be,
+    fields_of,
+    require,
+    rows_of,
+    seeds_of,
+    typed,
+)
 from ablate.metrics import likely_goal
 from ablate.sheet import numbers
 from ablate.store.records import ACCEPTED
@@ -46,7 +55,7 @@ def gather(paths: Sequence[Path], asked: Asked, *, extends: bool = False) -> Gat
     left: dict[str, list[str]] = {}
     rows = [row for source in sources for row in rows_of(source, asked, left)]
     if not rows:
-        raise AblateError(f"no row is a run: {'; '.join(notes.listed_rows(left))}")
+        raise AblateError(f"no row is a run: {'; '.join(notes.rows_left(left))}")
     goal, guessed = _goal(asked, rows)
     asked = replace(asked, goal=goal)
     groups = _groups(rows, asked)
@@ -57,8 +66,9 @@ def gather(paths: Sequence[Path], asked: Asked, *, extends: bool = False) -> Gat
     for name, levels in factors.items():
         if len(levels) < 2 and not extends:
             raise AblateError(
-                f"{columns[name]} is {text_of(levels[0])} in all {len(groups):,} runs: this column"
-                f" does not vary, and cannot be a factor.{could_be(sources, asked)}"
+                f"{columns[name]} is {text_of(levels[0])} in"
+                f" {'the only run' if len(groups) == 1 else f'all {len(groups):,} runs'}: this"
+                f" column does not vary, and cannot be a factor.{could_be(sources, asked)}"
             )
     schedules = _schedules(groups, asked)
     runs = [
@@ -78,7 +88,7 @@ def gather(paths: Sequence[Path], asked: Asked, *, extends: bool = False) -> Gat
             for metric, name in asked.names.items()
             if name != metric
         ),
-        *notes.listed_rows(left),
+        *(f"Left out: {rows}." for rows in notes.rows_left(left)),
         *notes.outcomes(runs),
         *notes.shorter(runs, asked),
         *notes.followers(groups, asked),
@@ -173,7 +183,7 @@ def _run(
         for other in rows[1:]:
             if other.step is not None or not _same(first, other, asked.metrics):
                 raise _twice(cell, seed, first, other, asked)
-            left.setdefault("that repeats another", []).append(other.place)
+            left.setdefault(REPEATED, []).append(other.place)
     else:
         curves = _curves(cell, seed, rows, asked, schedules, left)
     recorded = first.source.recorded.get(first.label)
@@ -260,7 +270,7 @@ def _curves(
             if not (old == value or (math.isnan(old) and math.isnan(value))):
                 raise _twice(cell, seed, before, row, asked)
         if before is not row and before.values == row.values:
-            left.setdefault("that repeats another", []).append(row.place)
+            left.setdefault(REPEATED, []).append(row.place)
     for metric, curve in curves.items():
         due = _due(sorted(curve), at.keys(), schedules[metric])
         if due is not None:
@@ -317,14 +327,14 @@ def _twice(cell: CellKey, seed: int, one: Row, other: Row, asked: Asked) -> Abla
         and one.source.table[column][one.label] != other.source.table[column][other.label]
     ]
     steps = [column for column in columns if STEPLIKE.search(column)]
-    apart = f" The rows differ in {listed(columns[:6])};" if columns else ""
+    apart = f". The rows differ in {listed(columns[:6])}" if columns else ""
     advice = "name the column that varies with --factor, or choose rows with --where"
     if steps and not asked.step:
         advice = f"if the rows are steps of one run, add --step {steps[0]!r}; else {advice}"
     metric = asked.metrics[0]
     return AblateError(
         f"{other.place}: seed {seed} of {name}{step} has two rows: {metric} is"
-        f" {_value(one, metric)} in {one.place} and {_value(other, metric)} here.{apart}"
+        f" {_value(one, metric)} in {one.place} and {_value(other, metric)} here{apart};"
         f" {advice}"
     )
 

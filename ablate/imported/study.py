@@ -442,4 +442,5 @@ def _pairs(whole: Plan, factors: Mapping[str, list[Level]], *, by_default: bool)
 
 def _few(seeds: set[int]) -> str:
     shown = sorted(seeds)[:3]
-    return f"seeds {', '.join(map(str, shown))}{', …' if len(seeds) > 3 else ''}"
+    more = ", …" if len(seeds) > 3 else ""
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, shown))}{more}"

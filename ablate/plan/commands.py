@@ -14,7 +14,7 @@ from ablate.code import Code
 from ablate.errors import AblateError
 from ablate.kinds import SEEDS, Run, kind
 from ablate.kinds.command import values_of
-from ablate.plan.model import Cell, Resolved, Text
+from ablate.plan.model import Cell, Plan, Resolved, Text
 from ablate.study import Fields, Study
 from ablate.study.command import REVISION, Command
 from ablate.study.source import Source, located
@@ -198,6 +198,18 @@ def _check_words(command: Command, *, revisions: bool) -> None:
                 " [command] folder says where"
             )
         return
+
+
+def edited(plan: Plan) -> bool:
+    """Return whether the code of a command is no longer that with which its runs were planned."""
+    command = plan.study.command
+    planned = next((one for one in plan.code if one.name == WORK_TREE), None)
+    if command is None or planned is None:
+        return False
+    try:
+        return snapshot.take(command.folder, planned.about["files"]).version != planned.version
+    except AblateError:  # files are gone
+        return True
 
 
 def notes(study: Study, cells: Sequence[Cell], texts: Sequence[Text]) -> Iterator[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ablate import analysis
+from ablate import analysis, stats
 from ablate.analysis import Findings, StudyData
 from ablate.analysis.curves import Scaled, scaled
 from ablate.analysis.records import Tuning
@@ -43,8 +45,10 @@ class ReportData(StudyData):
     @cached_property
     def places(self) -> int:
         """Decimals of every value of the metric: two digits of its deviation over seeds."""
-        spreads = self.good.groupby("cell")["metric"].std()
-        return decimals(float(spreads.median()))
+        of_cells = self.good.groupby("cell")["metric"]
+        spreads = [stats.spread(one.dropna().to_numpy(float)) for _, one in of_cells]
+        spreads = [one for one in spreads if not math.isnan(one)]
+        return decimals(statistics.median(spreads) if spreads else math.nan)
 
     @cached_property
     def objectives(self) -> list[Any]:

@@ -26,7 +26,7 @@ def factors(data: ReportData) -> Table:
     rows = tuple(
         (
             one.term,
-            Value(percent(one.explained), one.explained),
+            Value(percent(one.explained) if one.explained == one.explained else "–", one.explained),
             Value(f"{one.df}", one.df),
             Value("" if one.f != one.f else f"{one.f:,.3g}", one.f),
             Value("" if one.p != one.p else p_digits(one.p), one.p),
@@ -47,7 +47,8 @@ def main_effects(data: ReportData) -> Table:
     rows: list[tuple[str | Value, ...]] = []
     for one in data.findings.of(GridLevel):
         places = decimals((one.hi - one.lo) / 2)
-        interval = Span(ends(one.lo, one.hi, places), one.lo, one.hi)
+        text = ends(one.lo, one.hi, places) if one.lo == one.lo else "–"
+        interval = Span(text, one.lo, one.hi)
         effect = Value(signed(one.mean, places), one.mean)
         tests = (Value(p_digits(p), p) for p in (one.p, one.p_holm))
         rows.append((one.factor, one.level, one.baseline_level, effect, interval, *tests))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from ablate import stats
 from ablate.analysis.records import Change, Contrast, Interaction, Successive, Tested
 from ablate.components import CATALOGUE
 from ablate.formats import without_folders
@@ -184,7 +185,7 @@ def _cell(
         if len(runs)
         else pd.Series({"n_params": math.nan, "n_params_body": math.nan, "flops": math.nan})
     )
-    spread = float(good["metric"].std())
+    spread = stats.spread(good["metric"].dropna().to_numpy(float))
     change, interval = (
         tuple(_tested(effect, ()))
         if effect and effect.n

@@ -41,6 +41,7 @@ from ablate.stats.planning import (
 )
 from ablate.stats.robust import HodgesLehmann, Outlying, hodges_lehmann, outlying, unseen
 from ablate.stats.text import TextEffect, seed_by_text
+from ablate.stats.values import differences, spread
 
 __all__ = [
     "ArmAgainstBest",
@@ -68,6 +69,7 @@ __all__ = [
     "crossed_noise",
     "crossed_table",
     "detectable",
+    "differences",
     "equivalence",
     "equivalence_power",
     "failure_rates",
@@ -91,6 +93,7 @@ __all__ = [
     "selection",
     "sign_flip",
     "sign_flip_floor",
+    "spread",
     "together",
     "two_stage",
     "unequal_spread",

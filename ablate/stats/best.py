@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ablate.stats.pairs import noise_of
-from ablate.stats.values import Floats, Noise, finite
+from ablate.stats.values import Floats, Noise, differences, finite
 
 NAN = float("nan")
 
@@ -72,8 +72,7 @@ def best_arms(
     mean, half = np.zeros((arms, arms)), np.zeros((arms, arms))
     for i in range(arms):
         for j in range(i):
-            with np.errstate(invalid="ignore"):
-                difference = sign * (x[:, i] - x[:, j])
+            difference = sign * differences(x[:, i], x[:, j])
             d, _ = finite(difference)
             width = noise(difference, i, j).half(each)
             mean[i, j] = d.mean() if len(d) else NAN

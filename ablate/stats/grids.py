@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ablate.errors import AblateError
-from ablate.stats.values import Floats, Values
+from ablate.stats.values import Floats, Values, largest, spread
+from ablate.units import SAME
 
 SEED = "seed"
 
@@ -96,15 +97,18 @@ def grid_effects(
     blocks = [product([coded[name] for name in group]) for group in groups]
     model = least_squares(y[keep], blocks)
     spans = spans_of(blocks)
-    total = float(((y[keep] - y[keep].mean()) ** 2).sum())
+    total = float(((y[keep] - y[keep].mean()) ** 2).sum()) if spread(y[keep]) > 0 else 0.0
+    noise = math.sqrt(model.mse_resid)
+    if noise <= SAME * largest(y[keep]):
+        noise = 0.0
     return GridEffects(
         runs=int(keep.sum()),
         lost=int((~keep).sum()),
         df_residual=int(model.df_resid),
-        residual_sd=math.sqrt(model.mse_resid),
-        residual=float(model.ssr) / total if total > 0 else math.nan,
+        residual_sd=noise,
+        residual=(float(model.ssr) if noise else 0.0) / total if total > 0 else math.nan,
         terms=tuple(
-            term(" × ".join(group), model, span, total)
+            term(" × ".join(group), model, span, total, exact=not noise)
             for group, span in zip(groups, spans, strict=True)
         ),
         levels=tuple(
@@ -115,6 +119,7 @@ def grid_effects(
                 model,
                 spans[groups.index((name,))],
                 confidence,
+                exact=not noise,
             )
             for name in names
             for at, level in enumerate(order[name])
@@ -175,9 +180,18 @@ def least_squares(y: Floats, blocks: Sequence[Floats]) -> Any:
     return OLS(y, design).fit()
 
 
-def term(name: str, model: Any, span: slice, total: float) -> Term:
-    """Return the F test of the columns in `span` and their share of `total`."""
+def term(name: str, model: Any, span: slice, total: float, *, exact: bool) -> Term:
+    """Return the F test of the columns in `span` and their share of `total`.
+
+    There is no test where the fit is exact, without a residual.
+    """
     picked = np.eye(len(model.params))[span]
+    if exact:
+        own = model.params[span]
+        sum_sq = float(own @ np.linalg.solve(model.normalized_cov_params[span, span], own))
+        share = sum_sq / total if total > 0 else math.nan
+        share = 0.0 if share <= SAME else share
+        return Term(name, len(picked), sum_sq, math.nan, math.nan, share, math.nan)
     f = model.f_test(picked)
     sum_sq = float(f.fvalue) * len(picked) * float(model.mse_resid)
     return Term(
@@ -192,11 +206,23 @@ def term(name: str, model: Any, span: slice, total: float) -> Term:
 
 
 def level_effect(
-    factor: str, level: str, contrast: Floats, model: Any, span: slice, confidence: float
+    factor: str,
+    level: str,
+    contrast: Floats,
+    model: Any,
+    span: slice,
+    confidence: float,
+    *,
+    exact: bool,
 ) -> LevelEffect:
-    """Return a level's effect with interval, by its contrast in the columns of `span`."""
+    """Return a level's effect with interval, by its contrast in the columns of `span`.
+
+    There is no interval where the fit is exact, without a residual.
+    """
     row = np.zeros(len(model.params))
     row[span] = contrast
+    if exact:
+        return LevelEffect(factor, level, float(row @ model.params), *[math.nan] * 3)
     test = model.t_test(row)
     lo, hi = test.conf_int(alpha=1 - confidence)[0]
     return LevelEffect(

@@ -11,7 +11,8 @@ import numpy as np
 
 from ablate.stats.distributions import t_isf, t_sf
 from ablate.stats.ranks import chosen_p, doubled_ranks
-from ablate.stats.values import SAME, Floats, Values
+from ablate.stats.values import Floats, Values
+from ablate.units import SAME
 
 NAN = float("nan")
 DRAWS = 20_000  # of each kind of noise without groups

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ablate.stats.distributions import t_cdf, t_isf
+from ablate.stats.values import spread
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def one_sample(
     sample = sample[np.isfinite(sample)]
     n, nan = len(sample), math.nan
     mean = float(sample.mean()) if n else nan
-    error = float(sample.std(ddof=1)) / math.sqrt(n) if n > 1 else nan
+    error = spread(sample) / math.sqrt(n) if n > 1 else nan
     if not error > 0:
         return OneSample(n, mean, nan, nan, nan)
     half = float(t_isf((1 - confidence) / 2, n - 1)) * error

@@ -22,7 +22,17 @@ import numpy.typing as npt
 from ablate.stats.crossed import crossed_noise
 from ablate.stats.distributions import correlation_p, norm_isf, norm_sf
 from ablate.stats.planning import ALPHA, resolvable, two_stage
-from ablate.stats.values import SAME, Floats, Noise, Values, finite, quantile, satterthwaite, spread
+from ablate.stats.values import (
+    Floats,
+    Noise,
+    Values,
+    differences,
+    finite,
+    quantile,
+    satterthwaite,
+    spread,
+)
+from ablate.units import SAME
 
 NAN = float("nan")
 EXACT_PAIRS = 40  # the most pairs whose 2^n sign patterns `sign_flip` counts exactly
@@ -112,8 +122,7 @@ def compare(values: Values, baseline: Values, *, confidence: float = 0.95) -> Ef
     """
     a, b = np.asarray(values, float), np.asarray(baseline, float)
     assert a.shape == b.shape, (a.shape, b.shape)
-    with np.errstate(invalid="ignore"):
-        effect = paired(a - b, confidence=confidence)
+    effect = paired(differences(a, b), confidence=confidence)
     return replace(effect, correlation=pair_correlation(a, b))
 
 
@@ -255,7 +264,9 @@ def pairing(values: Values, baseline: Values, *, confidence: float = 0.95) -> Pa
     if (variance := sum(parts)) > 0:
         df = satterthwaite(parts, [n - 1, n - 1])
         unpaired = 2 * quantile(df, confidence) * math.sqrt(variance)
-    return Pairing(n, pair_correlation(a, b), 2 * noise_of(a - b).half(confidence), unpaired)
+    return Pairing(
+        n, pair_correlation(a, b), 2 * noise_of(differences(a, b)).half(confidence), unpaired
+    )
 
 
 @dataclass(frozen=True)

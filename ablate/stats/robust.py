@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ablate.stats.ranks import signed_below
-from ablate.stats.values import SAME, Values, finite, spread
+from ablate.stats.values import Values, finite, spread
+from ablate.units import SAME
 
 NAN = float("nan")
 MAD_SD = 1.4826022185056018  # sd of normal noise over its median absolute deviation

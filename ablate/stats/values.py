@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ablate.stats.distributions import t_isf, t_sf
+from ablate.units import SAME
 
 Floats = npt.NDArray[np.float64]
 Values = Sequence[float] | npt.NDArray[np.float64]
-
-SAME = 1e-12  # differences whose spread is below this share of their size differ by rounding only
 
 
 def finite(values: Values) -> tuple[Floats, int]:
@@ -33,7 +32,33 @@ def spread(d: Floats) -> float:
     if len(d) < 2:
         return math.nan
     sd = float(d.std(ddof=1))
-    return 0.0 if sd <= SAME * float(np.abs(d).max()) else sd
+    return 0.0 if sd <= SAME * largest(d) else sd
+
+
+def largest(*columns: npt.ArrayLike) -> float:
+    """Return the largest absolute value of finite numbers; 0 without any."""
+    each = (np.abs(np.asarray(column, float)) for column in columns)
+    return float(max(one.max(where=np.isfinite(one), initial=0.0) for one in each))
+
+
+def differences(values: npt.ArrayLike, baseline: npt.ArrayLike) -> Floats:
+    """Return the differences [n] of pairs, without what is rounding error of their values.
+
+    If they differ from each other by no more than that, they are equal; and if they differ from 0
+    by no more, they are 0.
+
+    Args:
+        values: [n], one a seed.
+        baseline: [n], of the same seeds.
+    """
+    with np.errstate(invalid="ignore"):  # inf − inf
+        d: Floats = np.subtract(np.asarray(values, float), np.asarray(baseline, float))
+    known = np.isfinite(d)
+    rounding = SAME * largest(values, baseline)
+    if known.any() and (known.sum() < 2 or d[known].std(ddof=1) <= rounding):
+        mean = float(d[known].mean())
+        d[known] = 0.0 if abs(mean) <= rounding else mean
+    return d
 
 
 def satterthwaite(squares: Sequence[float], dfs: Sequence[float]) -> float:

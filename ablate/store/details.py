@@ -28,6 +28,7 @@ class Member:
     cell: str
     role: str
     active: bool  # False if a later revision of the study left the cell out
+    metric: str  # of the study
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class RunDetails:
         parent: Number and status of the run whose weights it starts from; None for none.
         children: Numbers of the runs that start from it.
         finals: (name, at) → value, NaN where the run has no number.
-        curves: Series → tokens → value, by number of the series; empty unless asked for.
+        curves: Series → step → value, by number of the series; empty unless asked for.
     """
 
     row: Mapping[str, Any]
@@ -60,6 +61,12 @@ class RunDetails:
     def id(self) -> int:
         """Number of the run in this database."""
         return int(self.row["id"])
+
+    @property
+    def step_tokens(self) -> int | None:
+        """Tokens of a step of its curves; None if they are unknown, as those of a script."""
+        steps, tokens = self.row["steps"], self.row["tokens"]
+        return tokens // steps if steps and tokens is not None else None
 
     @property
     def status(self) -> str:
@@ -161,8 +168,9 @@ def _find(connection: Connection, name: str) -> Row[Any]:
 
 def _details(connection: Connection, row: Row[Any], curves: bool) -> RunDetails:
     members = connection.exec_driver_sql(
-        "SELECT study.name, cell.label, role, active FROM member JOIN cell ON cell.id = cell_id"
-        " JOIN study ON study.id = study_id WHERE run_id = ? ORDER BY study.id, cell.id",
+        "SELECT study.name, cell.label, role, active, study.metric FROM member"
+        " JOIN cell ON cell.id = cell_id JOIN study ON study.id = study_id"
+        " WHERE run_id = ? ORDER BY study.id, cell.id",
         (row.id,),
     )
     attempts = connection.exec_driver_sql(
@@ -183,7 +191,10 @@ def _details(connection: Connection, row: Row[Any], curves: bool) -> RunDetails:
     return RunDetails(
         row._asdict(),
         json.loads(row.fields),
-        [Member(study, cell, role, bool(active)) for study, cell, role, active in members],
+        [
+            Member(study, cell, role, bool(active), metric)
+            for study, cell, role, active, metric in members
+        ],
         [attempt._asdict() for attempt in attempts],
         {artifact.path: artifact.kind for artifact in artifacts},
         parent and (parent.id, parent.status),
@@ -194,15 +205,13 @@ def _details(connection: Connection, row: Row[Any], curves: bool) -> RunDetails:
 
 
 def _curves(connection: Connection, row: Row[Any]) -> dict[str, dict[int, float]]:
-    """Return series → tokens → value; without points if a step's tokens are unknown."""
+    """Return series → step → value."""
     curves: dict[str, dict[int, float]] = {}
-    if not row.steps or row.tokens is None:
-        return curves
     points = connection.exec_driver_sql(
         "SELECT name, step, value FROM metric JOIN series ON series.id = series_id WHERE run_id ="
         " ? ORDER BY series_id, step",
         (row.id,),
     )
     for name, step, value in points:
-        curves.setdefault(name, {})[step * (row.tokens // row.steps)] = from_db(value)
+        curves.setdefault(name, {})[step] = from_db(value)
     return curves

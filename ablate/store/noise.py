@@ -7,13 +7,14 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from sqlalchemy import text
 
 from ablate.kinds import Run
 from ablate.store.database import Database
-from ablate.units import listed
+from ablate.units import SAME, listed
 
 if TYPE_CHECKING:
     from ablate.plan import Plan
@@ -93,18 +94,18 @@ def noise_of(study: str, metric: str, settings: Iterable[Setting], db: Database)
     }
     with db.read() as connection:
         rows = connection.exec_driver_sql(
-            "SELECT study, cell, difference FROM pairs WHERE metric = ? AND difference IS"
-            " NOT NULL AND status = 'complete' AND baseline_status = 'complete'",
+            "SELECT study, cell, value, baseline_value FROM pairs WHERE metric = ? AND difference"
+            " IS NOT NULL AND status = 'complete' AND baseline_status = 'complete'",
             (metric,),
         ).all()
-    by_cell: dict[tuple[str, str], list[float]] = {}
-    for name, cell, difference in rows:
-        if (name, cell) in comparable and math.isfinite(difference):
-            by_cell.setdefault((name, cell), []).append(difference)
+    by_cell: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for name, cell, value, baseline in rows:
+        if (name, cell) in comparable and math.isfinite(value - baseline):
+            by_cell.setdefault((name, cell), []).append((value, baseline))
     spreads = {
-        key: spread
+        key: sd
         for key, found in by_cell.items()
-        if len(found) > 2 and (spread := statistics.stdev(found)) > 0
+        if len(found) > 2 and (sd := _spread([one - two for one, two in found], chain(*found)))
     }
     used = {key: spread for key, spread in spreads.items() if key[0] == study} or spreads
     if not used:
@@ -158,10 +159,17 @@ def over_seeds(
         if math.isfinite(value):
             by_cell.setdefault((name, at), {}).setdefault(cell, []).append(value)
     spreads = {
-        final: [statistics.stdev(one) for one in cells.values() if len(set(one)) > 1]
+        final: [_spread(one, one) for one in cells.values() if len(one) > 1]
         for final, cells in by_cell.items()
     }
-    return {final: statistics.median(found) for final, found in spreads.items() if found}
+    varying = {final: [sd for sd in found if sd > 0] for final, found in spreads.items()}
+    return {final: statistics.median(found) for final, found in varying.items() if found}
+
+
+def _spread(numbers: Sequence[float], values: Iterable[float]) -> float:
+    """Return the standard deviation of numbers; 0 where it is rounding error of these values."""
+    sd = statistics.stdev(numbers)
+    return 0.0 if sd <= SAME * max(map(abs, values)) else sd
 
 
 def settings_in(db: Database, study: str | None = None) -> list[tuple[tuple[str, str], Setting]]:

@@ -26,6 +26,11 @@ GIVEN = {  # placeholders that are no fields
     "checkpoints": "a folder of the run that is kept until it has ended",
     "fields": "all fields as JSON",
 }
+SECONDS = "train_seconds"  # final of a run: the time of its script
+OF_RUNS = (  # what ablate says itself of a run of a script; no metric has such a name
+    *("study", "cell", "stratum", "role", "run", "key", "status", "diverged_at", "seed", "metric"),
+    *("tokens", "n_params", "n_params_body", "flops", "device_seconds", "attempts", SECONDS),
+)
 OWN = ("command", "code", "reads")  # fields of the runs of a command
 REVISION = "revision"  # the field that names a git revision
 _UNITS = {"": 1.0, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -185,6 +190,29 @@ def metric_of(source: Source, name: str, at: str) -> str:
     return {"last": name, "best": best(name)}.get(at, f"{name}@{at}")
 
 
+def check_metric(source: Source, name: str) -> None:
+    """Refuse a metric of a script with the name of a number that ablate sets for its runs.
+
+    Raises:
+        AblateError: The message says what to do.
+    """
+    why = ""
+    if name.lower() in OF_RUNS:
+        why = f"runs have a column {name.lower()!r} of ablate's own"
+    elif name.startswith(best("")):
+        why = 'at = "best" under [command] makes this name of the best value over a run'
+    if why:
+        raise AblateError(
+            f"{source.where('metric')}: metric = {name!r:.80}: {why}; rename it in the script, or"
+            " read it under another name by [command] pattern"
+        )
+
+
+def of_script(name: str) -> str:
+    """Return where a number of a script is kept whose name is one that ablate sets itself."""
+    return f"{name} of the script"
+
+
 def best(name: str) -> str:
     """Return what the best value of a metric is called."""
     return f"best {name}"
@@ -246,6 +274,11 @@ def _check_pattern(pattern: str) -> None:
     if not groups:
         raise AblateError(
             f"pattern = {pattern!r:.80}: no group has a name; write (?P<val_loss>\\S+)"
+        )
+    if SECONDS in groups:
+        raise AblateError(
+            f"pattern = {pattern!r:.80}: ablate measures {SECONDS} itself, the time of the script;"
+            " give this group another name"
         )
 
 

@@ -250,6 +250,7 @@ def _command(source: Source, file: StudyFile) -> tuple[Command | None, str]:
             )
     if file.command is None:
         return None, imported.parse(source, file.imported or {})
+    commands.check_metric(source, file.metric)
     return commands.parse(source, file.command)
 
 

@@ -191,7 +191,10 @@ def _adapter(name: str, own: Field | None) -> TypeAdapter[Any]:
 
 
 def label(raw: object) -> str:
-    """Return the label of a level as a file writes it (1e6, not 1000000.0), lists in brackets."""
+    """Return the label of a level as a file writes it (1e6, not 1000000.0), lists in brackets.
+
+    Text has no quotation marks, unless it is blank: sentences need a name.
+    """
     if isinstance(raw, dict):
         return " + ".join(map(label, raw.values()))
     if isinstance(raw, list | tuple):
@@ -202,4 +205,6 @@ def label(raw: object) -> str:
         and (short := _EXPONENT.fullmatch(str(Decimal(repr(raw)).normalize())))
     ):
         return f"{short[1]}e{short[2]}"
-    return raw if isinstance(raw, str) else written(raw)
+    if isinstance(raw, str):
+        return raw if raw.strip() else f'"{raw}"'
+    return written(raw)

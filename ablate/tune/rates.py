@@ -77,7 +77,7 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
             values = {lr: each for lr, each in values.items() if lr in outcomes}
         if not values:
             continue  # the ladder is next
-        shares = _of_frequencies(db, keys, values)
+        shares = {} if study.own else _of_frequencies(db, keys, values)
         costs = {lr: _costs(each, tune.goal) for lr, each in values.items()}
         alike = {lr for lr, share in shares.items() if LEARNT <= share <= HIGHER}
         result = search(tune, costs.get, alike)

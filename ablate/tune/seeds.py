@@ -43,12 +43,16 @@ def decide_seeds(
         if old and old.evidence.get(decisions.BASIS) == question:
             known.append(old)
         elif all(key in values for key in pilot):
+            from ablate import stats  # loads scipy, which no study needs before its pilot has ended
+
             needed = {
                 contrast.cell: _needed(
-                    [
-                        values[keys[contrast.cell, seed]] - values[keys[contrast.baseline, seed]]
-                        for seed in study.seeds
-                    ],
+                    stats.differences(
+                        *(
+                            [values[keys[cell, seed]] for seed in study.seeds]
+                            for cell in (contrast.cell, contrast.baseline)
+                        )
+                    ).tolist(),
                     two_stage.resolution,
                 )
                 for contrast in plan.contrasts
@@ -84,7 +88,7 @@ def _needed(differences: list[float], resolution: float) -> int | None:
 
     None for one that has at most one pair: more seeds would be lost in the same way.
     """
-    from ablate import stats  # loads scipy, which no study needs before its pilot has ended
+    from ablate import stats
 
     whole = [difference for difference in differences if math.isfinite(difference)]
     if len(whole) < 2:
