@@ -37,81 +37,62 @@ class Records:
     and all that have its name after it are counted too, from the last step on; what they say stays
     a number of the record.
 
-    Steps may begin again: in a next epoch that the records name beside them, or at or below the
-    first step of a series, as those of fine-tuning after those of pre-training. They then go on
-    from the largest step so far. A step further up that a series has already gets the new value.
-
     Attributes:
-        back: The first step of a series that is below the one before it, and that one, unless an
-            epoch explains it; None if there is none.
+        back: The first step of a series that is below the one before it, as that and this one; None
+            if there is none.
     """
 
     def __init__(self) -> None:
         self.back: tuple[int, int] | None = None
         self._step: int | None = None  # the last one
         self._axis = ""  # the name of the step that the last record had
-        self._named = 0  # that step, as the record has it
-        self._epoch = -math.inf  # the last one beside a step
         self._fraction: float | None = None  # that step, where it is counted
         self._counted: set[str] = set()  # names of steps that are counted
         self._placed: dict[str, int] = {}  # series → its last step
-        self._epochs: dict[str, float] = {}  # series → the epoch of that
-        self._first: dict[str, int] = {}  # series → its first step, as named, since the last shift
-        self._shift: dict[str, int] = {}  # name of steps → what is added to them
+        self._named: dict[str, int] = {}  # series → its last step that a record named
+        self._forms: set[frozenset[str]] = set()  # names of the records that had text before them
 
-    def place(self, record: Mapping[str, Any]) -> Reading | None:
-        """Return the numbers of a record and their step; None for a record without numbers."""
+    def place(self, record: Mapping[str, Any], text: str = "") -> Reading | None:
+        """Return the numbers of a record and their step; None for a record without numbers.
+
+        Args:
+            record: The record.
+            text: What stands before it in its line. The first such record of some names may be a
+                line on settings, and its step is not that of what follows.
+        """
         numbers = {
             name.lower() if name.lower() in STEPS else name: number
             for name, one in record.items()
             if (number := _number(one)) is not None
         }
         axis = next((name for name in STEPS if abs(numbers.get(name, math.inf)) < LARGEST), "")
-        if axis != "epoch":
-            self._epoch = numbers.get("epoch", self._epoch)
+        form = frozenset(numbers)
+        apart = bool(text) and form not in self._forms
+        self._forms |= {form} if text else set()
         if axis in self._counted or (axis and not numbers[axis].is_integer()):
             self._counted.add(axis)
             step = self._next(axis, numbers)
             self._step, self._axis, self._fraction = step, axis, numbers[axis]
         elif axis:
-            self._axis, self._named, self._fraction = axis, int(numbers.pop(axis)), None
-            step = self._step = self._onward(numbers)
-        elif self._step is None:
-            step = 1 + self._top(numbers)
-        elif self._fraction is None:
-            step = self._step = self._onward(numbers)
+            step = int(numbers.pop(axis))
+            if not apart:
+                self._step, self._axis, self._fraction = step, axis, None
+            return self.at(step, numbers) if numbers else None
         else:
-            step = self._step
+            step = 1 + self._top(numbers) if self._step is None else self._step
         return self._read(step, numbers) if numbers else None
 
     def at(self, step: int, numbers: dict[str, float]) -> Reading:
         """Return numbers of a step that stands apart from them."""
-        self._axis, self._named = STEPS[0], step
-        return self._read(self._onward(numbers), numbers)
+        last = max((self._named.get(name, step) for name in numbers), default=step)
+        if step < last and self.back is None:
+            self.back = last, step
+        self._named |= dict.fromkeys(numbers, step)
+        return self._read(step, numbers)
 
     def _read(self, step: int, numbers: dict[str, float]) -> Reading:
         self._placed |= dict.fromkeys(numbers, step)
-        self._epochs |= dict.fromkeys(numbers, self._epoch)
         return Reading(step, numbers)
-
-    def _onward(self, numbers: Mapping[str, float]) -> int:
-        """Return the step of a record for the step that it names, or the record before it."""
-        step, shift = self._named, self._shift.get(self._axis, 0)
-        series = [name for name in numbers if name not in STEPS]
-        known = {name: self._placed[name] - shift for name in series if name in self._placed}
-        grown = {name for name in known if self._epoch > self._epochs[name] > -math.inf}
-        back = {name for name, last in known.items() if step < last}
-        if back - grown and self.back is None:
-            self.back = max(known[name] for name in back - grown), step
-        again = {name for name in grown if step <= known[name]}
-        if again or any(step <= self._first.get(name, step) for name in back):
-            after = self._top(self._placed) + max(0, 1 - step)
-            if step + after < LARGEST:
-                self._shift[self._axis] = shift = after
-                self._first.clear()
-        for name in series:
-            self._first.setdefault(name, step)
-        return step + shift
 
     def _next(self, axis: str, numbers: Mapping[str, float]) -> int:
         """Return the step of a record whose step is counted.
@@ -174,7 +155,8 @@ class Lines:
                 for name in found.groupdict():
                     if (one := _whole(found, name)) is not None:
                         said.setdefault(name, one)
-        return self._records.place((record or {}) | said) if said or record else None
+        whole = (record or {}) | said
+        return self._records.place(whole, "" if said else text) if whole else None
 
 
 def _object(line: str) -> tuple[str, dict[str, Any] | None]:
@@ -200,7 +182,12 @@ def _whole(found: re.Match[str], name: str) -> str | None:
     if number and number.end() > end and found.re.search(line[:end] + line[number.end() :]):
         return number[0]
     captured = (found[name] or "").rstrip(",;")  # \S+ takes a comma behind the number
-    return captured.replace(",", "") if _THOUSANDS.fullmatch(captured) else captured or None
+    if _THOUSANDS.fullmatch(captured):
+        # \S+ may find a decimal comma in 1,234
+        wanted = name in STEPS or re.search(rf"\(\?P<{name}>[^)]*,", found.re.pattern)
+        if wanted or "." in captured or captured.count(",") > 1:
+            return captured.replace(",", "")
+    return captured or None
 
 
 def _without_text(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -446,8 +433,9 @@ class Curves:
         self.last = 0
         self._new: dict[str, dict[int, float]] = {}
         self._lost: dict[str, set[int]] = {}  # series → steps with a value that is not finite
-        # series → source → its largest step and its last value
-        self._ends: dict[str, dict[object, tuple[int, float]]] = {}
+        # series → source → its largest step, when it was last heard of, and its last value
+        self._ends: dict[str, dict[object, tuple[int, int, float]]] = {}
+        self._heard = 0
         self._ranges: dict[str, tuple[float, float]] = {}  # series → lowest, highest finite value
 
     def add(self, reading: Reading, source: object = None) -> None:
@@ -458,8 +446,9 @@ class Curves:
             source: The stream or file that they come from.
         """
         for name, value in reading.values.items():
-            ends = self._ends.setdefault(name, {})
-            ends[source] = max(reading.step, ends.get(source, (reading.step,))[0]), value
+            ends, self._heard = self._ends.setdefault(name, {}), self._heard + 1
+            largest = max(reading.step, ends.get(source, (reading.step,))[0])
+            ends[source] = largest, self._heard, value
             if math.isfinite(value):
                 low, high = self._ranges.get(name, (value, value))
                 self._ranges[name] = min(low, value), max(high, value)
@@ -473,8 +462,8 @@ class Curves:
         self.last = max(self.last, reading.step)
 
     def end(self, name: str) -> float:
-        """Return the last value of a series: of the source that has its largest step."""
-        return max(self._ends[name].values(), key=lambda end: end[0])[1]
+        """Return the last value of a series: of the newest source that has its largest step."""
+        return max(self._ends[name].values())[2]
 
     def extent(self, name: str) -> tuple[float, float] | None:
         """Return the lowest and the highest finite value of a series, if it has any."""

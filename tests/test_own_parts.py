@@ -339,6 +339,7 @@ class Asking(nn.Module):
         self.up, self.down = nn.Linear(width, d_mlp), nn.Linear(d_mlp, width)
         self.given = activation, dropout
     def later(self):
+# at the left edge
         return self.config.activation, self.config.d_mlp, self.config.dropout
     def forward(self, x):
         return self.down(self.up(x).relu())

@@ -98,39 +98,31 @@ def steps(*records: str) -> tuple[list[int], tuple[int, int] | None]:
     return found, lines.back
 
 
-def test_steps_that_begin_again_go_on() -> None:
-    # pre-training, then fine-tuning
-    phases = [f"step={k} loss=1" for k in (10, 20, 30, 1, 2, 3)]
-    assert steps(*phases) == ([10, 20, 30, 31, 32, 33], (30, 1))
-    # the step is named in a line of its own, and counted from 0
-    assert steps("step=0", "a=1", "step=1", "a=1", "step=0", "a=1") == ([0, 1, 2], (1, 0))
-    assert steps("step=3 a=1", "step=2 a=1", "step=1 a=1") == ([3, 5, 6], (3, 2))
-
-
-def test_steps_within_epochs_go_on_in_the_next_one() -> None:
-    within = [f"epoch={e} step={k} loss=1" for e in (1, 2, 3) for k in (2, 4)]
-    assert steps(*within) == ([2, 4, 6, 8, 10, 12], None)
-    once = [f"epoch={e} step=4 loss=1" for e in (1, 2, 3)]
-    assert steps(*once) == ([4, 8, 12], None)
-    # the second series, of which the next epoch has fewer, stays beside the first
-    mixed = ["epoch=1 step=1 a=1", "epoch=1 step=4 a=1", "epoch=1 step=3 b=1"]
-    mixed += ["epoch=2 step=1 a=1", "epoch=2 step=3 a=1", "epoch=2 step=3 b=1"]
-    assert steps(*mixed) == ([1, 4, 3, 5, 7, 7], None)
-    # steps of all epochs together, as Lightning and Hugging Face have them
-    together = [
-        "epoch=0 step=4 a=1",
-        "epoch=0 step=9 b=1",
-        "epoch=1 step=9 a=1",
-        "epoch=1 step=9 c=1",
-    ]
-    assert steps(*together) == ([4, 9, 9, 9], None)
-
-
-def test_a_step_is_replaced_where_training_goes_back_to_it() -> None:
+def test_a_step_is_what_a_record_names_whatever_was_before_it() -> None:
+    # fine-tuning after pre-training, a return to a checkpoint, steps within epochs
+    phases = [f"step={k} loss=1" for k in (10, 20, 1, 2)]
+    assert steps(*phases) == ([10, 20, 1, 2], (20, 1))
     assert steps(*(f"step={k} a=1" for k in (1, 2, 3, 2, 3, 4))) == ([1, 2, 3, 2, 3, 4], (3, 2))
-    assert steps(*(f"step={k} a=1" for k in (1, 2, 2, 3))) == ([1, 2, 2, 3], None)
+    within = [f"epoch={e} step={k} loss=1" for e in (1, 2) for k in (2, 4)]
+    assert steps(*within) == ([2, 4, 2, 4], (4, 2))
+    # the step is named in a line of its own, and counted from 0
+    assert steps("step=0", "a=1", "step=1", "a=1") == ([0, 1], None)
+    # nothing goes back where each series goes on: batches and epochs, an evaluation before step 0
+    mixed = ["step=0 a=1", "step=100 a=1", "step=1 b=1", "step=200 a=1", "step=2 b=1"]
+    assert steps(*mixed) == ([0, 100, 1, 200, 2], None)
+    assert steps("a=1", "step=0 a=1", "step=100 a=1") == ([1, 0, 100], None)
+    together = ["epoch=0 step=9 a=1", "epoch=1 step=9 a=1", "epoch=1 step=9 c=1"]
+    assert steps(*together) == ([9, 9, 9], None)
     largest = (1 << 63) - 1025  # the database has none above 2^63 - 1
     assert steps(f"step={largest} a=1", "step=9000 a=1")[0] == [int(float(largest)), 9000]
+
+
+def test_settings_in_a_line_of_text_name_no_step_of_what_follows() -> None:
+    lines = Lines()
+    texts = ['args: {"lr": 0.1, "epoch": 10}', '{"loss": 3}', '{"loss": 2}']
+    assert [one.step for one in map(lines.read, texts) if one] == [10, 1, 2]
+    texts = ['INFO {"step": 4, "a": 1}', 'INFO {"step": 8, "a": 1}', 'INFO {"b": 1}']
+    assert [one.step for one in map(lines.read, texts) if one] == [4, 8, 8]
 
 
 def test_curves_end_with_what_was_reported_last() -> None:
@@ -139,6 +131,8 @@ def test_curves_end_with_what_was_reported_last() -> None:
         curves.add(Reading(step, {"a": value}), "one")
     curves.add(Reading(1, {"a": 3.0}), "two")
     assert (curves.end("a"), curves.extent("a")) == (4.0, (1.0, 5.0))
+    curves.add(Reading(3, {"a": 3.5}), "two")  # the newest source of the largest step
+    assert curves.end("a") == 3.5
 
 
 def test_counted_records_keep_their_order_if_they_have_other_numbers() -> None:
@@ -215,6 +209,7 @@ def test_groups_of_three_digits_are_thousands() -> None:
     )
     # a decimal comma, or two numbers: neither is a number
     assert lines.read("step 2,000,000: loss 0,345 | 1,00 tok") is None
+    assert lines.read("step 3,000: loss 1,345") is None
 
 
 def test_files_are_read_by_their_names(tmp_path: Path) -> None:

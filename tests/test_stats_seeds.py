@@ -600,3 +600,10 @@ def test_intervals_of_shares_hold() -> None:
         truth = zip(parts, (4 / 6, 1 / 6, 1 / 6), strict=True)
         missed += [not part.share_lo <= true <= part.share_hi for part, true in truth]
     assert max(missed) / studies <= below(0.055, studies)
+
+
+def test_a_value_without_a_partner_does_not_round_the_other_differences_off() -> None:
+    pairs = [1e15, 3.001, 3.002, 3.004], [math.nan, 3.0, 3.0, 3.001]
+    assert stats.differences(*pairs)[1:] == pytest.approx([0.001, 0.002, 0.003])
+    # and what differs by rounding alone differs by nothing
+    assert list(stats.differences([0.1 + 0.2, 3.0], [0.3, 3.0])) == [0, 0]

@@ -481,11 +481,15 @@ def test_a_group_whose_losses_are_those_of_token_frequencies_is_not_tuned(
     assert ("the best" in said, "none of 7 rates trains it" in said) == (trains, not trains)
 
 
+@pytest.mark.parametrize("exploded", [1.0, 9e-3])  # from this rate on the loss is far higher
 def test_a_group_goes_down_while_all_losses_are_those_of_token_frequencies(
-    tmp_path: Path, monkeypatch
+    tmp_path: Path, monkeypatch, exploded: float
 ) -> None:
+    def loss(config) -> float:
+        return 11.0 if config.lr > exploded else 2 - 1e-3 * math.sin(config.lr)
+
     monkeypatch.setattr(quadratic_worker, "UNIGRAM", 2.0)
-    monkeypatch.setattr(quadratic_worker, "loss", lambda config: 2 - 1e-3 * math.sin(config.lr))
+    monkeypatch.setattr(quadratic_worker, "loss", loss)
     decision = decided_alone(tmp_path)
     rates = decision.evidence["rates"]
     assert len(rates) == 5 + WIDEST and not decision.evidence["trains"]
@@ -613,6 +617,14 @@ def test_a_rate_at_which_a_run_fails_twice_counts_as_one_that_diverged(
     assert decided(path) == {(OTHER, "lr"): 1e-3, (SERIAL, "lr"): 1.78e-3}
     (one,) = (d for d in decisions.read(store.open(str(path)), "bowl") if d.cell == SERIAL)
     assert one.evidence["values"][0][one.evidence["rates"].index(5.62e-3)] is None
+
+    # so it does while it is tried again
+    with store.open(str(path), create=True) as db:
+        with db.begin() as connection:
+            connection.exec_driver_sql("DELETE FROM decision")
+            connection.exec_driver_sql("UPDATE run SET status = 'running' WHERE status = 'failed'")
+        again = next(d for d in tune.learn(plan(given), db).new if d.cell == SERIAL)
+    assert again.evidence["values"] == one.evidence["values"]
 
     # where all runs fail, the study is wrong and not a rate
     path = tmp_path / "b.db"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, get_origin, get_type_hints
@@ -172,11 +171,14 @@ def _read_of_config(made: Any) -> set[str]:
     functions = [made]
     if isinstance(made, type):
         own = (one for one in made.__mro__ if not one.__module__.startswith("torch."))
-        functions = [value for one in own for value in vars(one).values()]
+        held = [value for one in own for value in vars(one).values()]
+        functions = [getattr(one, "fget", getattr(one, "__func__", one)) for one in held]
     found = set()
     for function in filter(inspect.isfunction, functions):
         with suppress(OSError, SyntaxError):  # its source is not known, or not a whole statement
-            tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+            source = inspect.getsource(function)
+            # a block, as a comment at its left edge is no reason to take no indentation off
+            tree = ast.parse(f"if 1:\n{source}" if source[:1].isspace() else source)
             for node in ast.walk(tree):
                 if isinstance(node, ast.Attribute):
                     of = node.value

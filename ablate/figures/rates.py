@@ -112,6 +112,7 @@ def _near(
     All that have a value, if `own`.
     """
     bests = np.array([_best(good, goal) if len(good) else math.nan for good in means])
+    bests[~np.isfinite(bests)] = math.nan
     trains = np.array(
         ["untrained" not in part or not part["untrained"].any() for *_, part in groups]
     )

@@ -34,6 +34,7 @@ LOOK = 0.2  # seconds between two looks at the process
 READ = 1.0  # seconds between two readings of its files, and two reports
 KEPT = 20  # last lines of output that explain a failure
 LONGEST = 1 << 16  # bytes of a line
+LOOKED = 64  # times so many bytes are taken of a pipe in one look
 NO_MEMORY = (
     *("out of memory", "outofmemory", "can't allocate memory", "cannot allocate memory"),
     *("memoryerror", "alloc_failed"),
@@ -396,7 +397,7 @@ class Script:
     def __init__(self, words: list[str], folder: Path, environment: dict[str, str], log: int):
         self.code = 0
         self.last: deque[str] = deque(maxlen=KEPT)
-        self._log = log
+        self._log, self._over = log, False
         try:
             self._process = subprocess.Popen(
                 words,
@@ -441,17 +442,22 @@ class Script:
         self._read()
         if code is None:
             return False
-        self.code = code
+        self.code, self._over = code, True
         return True
 
     def _read(self) -> None:
-        """Take what the pipes hold; a child that outlives the script may keep them open."""
+        """Take what the pipes hold; a child that outlives the script may keep them open.
+
+        One that writes faster than this reads gets another look later.
+        """
         for stream in tuple(self._open):
             with contextlib.suppress(BlockingIOError):
-                while data := os.read(stream, LONGEST):
+                for _ in range(LOOKED):
+                    if not (data := os.read(stream, LONGEST)):
+                        self._open.remove(stream)
+                        break
                     os.write(self._log, data)
                     self._unread[stream] += data
-                self._open.remove(stream)
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Yield the lines since the last call, those of standard output first.
@@ -464,7 +470,7 @@ class Script:
         for number, stream in enumerate(self._streams):
             whole = self._unread[stream].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
             lines, _, rest = whole.rpartition(b"\n")
-            if len(rest) > LONGEST or self._process.poll() is not None:
+            if len(rest) > LONGEST or self._over:
                 lines, rest = whole, b""
             self._unread[stream] = rest
             for line in lines.decode(errors="replace").split("\n") if lines else ():

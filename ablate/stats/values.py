@@ -51,10 +51,11 @@ def differences(values: npt.ArrayLike, baseline: npt.ArrayLike) -> Floats:
         values: [n], one a seed.
         baseline: [n], of the same seeds.
     """
+    one, other = np.asarray(values, float), np.asarray(baseline, float)
     with np.errstate(invalid="ignore"):  # inf − inf
-        d: Floats = np.subtract(np.asarray(values, float), np.asarray(baseline, float))
+        d: Floats = one - other
     known = np.isfinite(d)
-    rounding = SAME * largest(values, baseline)
+    rounding = SAME * largest(one[known], other[known])
     if known.any() and (known.sum() < 2 or d[known].std(ddof=1) <= rounding):
         mean = float(d[known].mean())
         d[known] = 0.0 if abs(mean) <= rounding else mean

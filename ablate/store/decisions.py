@@ -69,11 +69,11 @@ def values(db: Database, keys: Sequence[str], metric: str) -> dict[str, float]:
 
 
 def failed_twice(db: Database, keys: Sequence[str]) -> set[str]:
-    """Return the keys of the runs that failed, and did so in two attempts or more."""
+    """Return the keys of the runs without a result that failed in two attempts or more."""
     with db.read() as connection:
         rows = connection.exec_driver_sql(
             "SELECT run.key FROM json_each(?) AS wanted JOIN run ON run.key = wanted.value AND"
-            " run.status IN ('failed', 'oom', 'timeout') JOIN attempt ON attempt.run_id = run.id"
+            " run.status NOT IN ('complete', 'diverged') JOIN attempt ON attempt.run_id = run.id"
             " AND attempt.status IN ('failed', 'oom', 'timeout')"
             " GROUP BY run.id HAVING count(*) > 1",
             (json.dumps(list(keys)),),

@@ -80,6 +80,10 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
         shares = {} if study.own else _of_frequencies(db, keys, values)
         costs = {lr: _costs(each, tune.goal) for lr, each in values.items()}
         alike = {lr for lr, share in shares.items() if LEARNT <= share <= HIGHER}
+        # above such a rate a higher loss is not that of a rate that is too low
+        alike |= {
+            lr for lr, share in shares.items() if share > HIGHER and lr > min(alike, default=lr)
+        }
         result = search(tune, costs.get, alike)
         found.tried[cell] = result.rates
         if result.best is not None:
@@ -250,7 +254,7 @@ def search(
         if any(trial.value is None for trial in trials):
             return Search(rates, None)
         flat = all(trial.value == math.inf or trial.params["lr"] in alike for trial in trials)
-        best = min(trials, key=_lowest if flat else _order)
+        best = min(trials, key=functools.partial(_order, flat))
         rung = best.user_attrs["rung"]
         if rung == low > -tune.down:
             rungs = [low := low - 1]
@@ -258,7 +262,9 @@ def search(
             rungs = [high := high + 1]
         elif flat:
             cost = None if best.value == math.inf else best.value
-            return Search(rates, best.params["lr"], cost, rung in (low, high))
+            return Search(
+                rates, best.params["lr"], cost, best.params["lr"] in (rates[0], rates[-1])
+            )
         else:
             if len(nearer) < 2:
                 chosen, cost, at_cliff = _fitted(tune, rates, costs, rung)
@@ -295,14 +301,9 @@ def _step(tune: Tune) -> float:
     return math.log(tune.high / tune.low) / (tune.points - 1)
 
 
-def _order(trial: optuna.trial.FrozenTrial) -> tuple[float, float]:
+def _order(flat: bool, trial: optuna.trial.FrozenTrial) -> tuple[float, float]:
     assert trial.value is not None
-    return trial.value, trial.params["lr"]
-
-
-def _lowest(trial: optuna.trial.FrozenTrial) -> float:
-    lr: float = trial.params["lr"]
-    return lr
+    return 0.0 if flat else trial.value, trial.params["lr"]
 
 
 def sensitivity(losses: Sequence[float], ceiling: float) -> float:
