@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 
 from ablate.figures import style
 
+Group = tuple[str, int, pd.DataFrame]  # see `style.arms`
+
 
 def rates(
     frame: pd.DataFrame,
@@ -45,9 +47,7 @@ def rates(
         ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
-        groups = list(style.arms(frame, hue))
-        means = [_means(part, y) for *_, part in groups]
-        near = _near(groups, means, goal, own)
+        groups, means, near = _lines(frame, y, hue, goal, own)
         names = [
             name + (f" (best {style.rough(_best(good, goal))})" if len(good) and not inside else "")
             for name, good, inside in zip(
@@ -85,10 +85,17 @@ def rates(
 
 def far(frame: pd.DataFrame, y: str = "metric", hue: str = "arm", goal: str = "min") -> bool:
     """Return whether `rates` leaves a line beyond its axis, where all lines measure the same."""
+    _, means, near = _lines(frame, y, hue, goal, False)
+    return any(len(good) and not inside for good, inside in zip(means, near, strict=True))
+
+
+def _lines(
+    frame: pd.DataFrame, y: str, hue: str, goal: str, own: bool
+) -> tuple[list[Group], list[pd.Series], list[bool]]:
+    """Return the lines, their means at each rate, and which of them are near each other."""
     groups = list(style.arms(frame, hue))
     means = [_means(part, y) for *_, part in groups]
-    near = _near(groups, means, goal, False)
-    return any(len(good) and not inside for good, inside in zip(means, near, strict=True))
+    return groups, means, _near(groups, means, goal, own)
 
 
 def _means(part: pd.DataFrame, y: str) -> pd.Series:
@@ -101,12 +108,7 @@ def _best(values: pd.Series, goal: str) -> float:
     return float(values.min() if goal == "min" else values.max())
 
 
-def _near(
-    groups: Sequence[tuple[str, int, pd.DataFrame]],
-    means: Sequence[pd.Series],
-    goal: str,
-    own: bool,
-) -> list[bool]:
+def _near(groups: Sequence[Group], means: Sequence[pd.Series], goal: str, own: bool) -> list[bool]:
     """Return which lines are near each other by their best values, of those that train if any do.
 
     All that have a value, if `own`.

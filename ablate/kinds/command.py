@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from ablate.kinds import SEEDS, Context, Emit, Fields, Job, Run
+from ablate.kinds import SEEDS, Context, Fields, Job, Run
 from ablate.kinds.free import FreeFields
-from ablate.study.command import OWN, REVISION, SECONDS, best, of_script
+from ablate.study.command import OWN, REVISION
 
 
 class Command(FreeFields):
@@ -38,41 +35,7 @@ class Command(FreeFields):
         """Run the script and report what it says."""
         from ablate.kinds.process import train
 
-        assert job.log
-        taken = (SECONDS, best(str(job.settings["metric"])))
-        emit = partial(_emit, context.emit[0], job.log, taken, set[str]())
-        train(job, replace(context, emit=[emit]))
-
-
-def _emit(
-    emit: Emit, log: Path, taken: Collection[str], reported: set[str], kind: str, **event: Any
-) -> None:
-    """Emit an event; numbers of the script with a name that ablate sets itself get another name.
-
-    Args:
-        emit: Takes the event.
-        log: Log of the run, which gets a note.
-        taken: Names that ablate sets.
-        reported: Those of them that the script has reported; changed in place.
-        kind: Kind of the event.
-        event: The rest of it.
-    """
-    if kind == "metrics":
-        for name in taken:
-            if name in event["series"] and name not in reported:
-                reported.add(name)
-                with log.open("a") as file:
-                    file.write(f"ablate: {name} of this output is kept as {of_script(name)!r}\n")
-        event["series"] = {
-            of_script(name) if name in taken else name: of for name, of in event["series"].items()
-        }
-    elif kind == "final":  # that of the script comes before ablate's own
-        values = [list(one) for one in event["values"]]
-        for name in reported:
-            its = next((one for one in values if one[0] == name), [name])
-            its[0] = of_script(name)
-        event["values"] = values
-    emit(kind, **event)
+        train(job, context)
 
 
 def values_of(run: Run, out: str, checkpoints: str) -> dict[str, Any]:

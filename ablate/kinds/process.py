@@ -23,7 +23,7 @@ from ablate.kinds import Context, Emit, Job, Run
 from ablate.kinds.command import values_of
 from ablate.logged import FILE
 from ablate.readings import Curves, Files, Lines, Reading
-from ablate.study.command import REVISION, best
+from ablate.study.command import REVISION, SECONDS, best, of_script
 from ablate.study.template import filled
 from ablate.units import listed
 
@@ -125,6 +125,10 @@ def train(job: Job, context: Context) -> None:
         except Ended as end:
             status, error = end.status, str(end) or None
         _report(curves, emit)
+    with job.log.open("a") as log:
+        for name in _taken(settings):
+            if of_script(name) in curves.points:
+                log.write(f"ablate: {name} of this output is kept as {of_script(name)!r}\n")
     seconds = time.monotonic() - begun
     spent = seconds + float(before.get("seconds", 0.0))  # by all attempts that this one continued
     finals = _finals(settings, curves, before)
@@ -136,7 +140,7 @@ def train(job: Job, context: Context) -> None:
         finals = [one for one in finals if one[0] not in of_metric]
         finals.append((settings.metric, 0.0, math.nan))
     if status in ("complete", "diverged"):
-        emit("final", values=[*finals, ("train_seconds", 0.0, spent)])
+        emit("final", values=[*finals, (SECONDS, 0.0, spent)])
         shutil.rmtree(checkpoints, ignore_errors=True)
         (out / STATE).unlink(missing_ok=True)
     else:
@@ -162,12 +166,15 @@ def _follow(
     Raises:
         Ended: It ended without a result.
     """
-    due = 0.0
+    due, taken = 0.0, _taken(settings)
 
     def add(reading: Reading, source: object) -> None:
         # a script that diverged may say more before it is stopped, depending on its speed
         if curves.first_lost(settings.metric) is None:
-            curves.add(reading, source)
+            values = reading.values
+            if not values.keys().isdisjoint(taken):
+                values = {of_script(k) if k in taken else k: one for k, one in values.items()}
+            curves.add(Reading(reading.step, values), source)
 
     while True:
         ended = script.ended(LOOK)
@@ -202,6 +209,11 @@ def _follow(
         words = "\n".join(script.last).lower()
         oom = killed or any(one in words for one in NO_MEMORY)
         raise Ended("oom" if oom else "failed", script.told(_reason(script.code, script.last)))
+
+
+def _taken(settings: Settings) -> tuple[str, ...]:
+    """Return the names of numbers that ablate sets itself: a script's own get another name."""
+    return SECONDS, best(settings.metric)
 
 
 def _with_worker(code: int, context: Context) -> bool:
