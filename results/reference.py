@@ -113,22 +113,16 @@ def lengths() -> str:
     )
 
 
-def parallel_by_size() -> str:
-    """Return what parallel blocks cost at every size."""
-    runs = ablate.load("parallel-by-size", str(DATABASE)).set_index("cell")
-    return table(
-        ["body parameters", "layers × width", "serial", "parallel", "share"],
-        [
-            (
-                one.stratum.partition("=")[2],
-                "{n_layer} × {d_model}".format(**runs.loc[one.cell].iloc[0]),
-                baseline(one),
-                effect(one),
-                excess(one),
-            )
-            for one in findings("parallel-by-size").of(records.Contrast)
-        ],
-    )
+def shapes(study: str) -> str:
+    """Return what parallel blocks cost at every number of layers and width."""
+    runs = ablate.load(study, str(DATABASE)).set_index("cell")
+    rows = []
+    for one in findings(study).of(records.Contrast):
+        run = runs.loc[one.cell].iloc[0]
+        shape = f"{run.n_layer} × {run.d_model}"
+        size = count(run.n_params_body)
+        rows.append((shape, size, baseline(one), effect(one), excess(one)))
+    return table(["layers × width", "body parameters", "serial", "parallel", "share"], rows)
 
 
 def scale_gap() -> str:
@@ -396,7 +390,8 @@ TABLES: dict[str, Callable[[], str]] = {
         {f"budget={n}": f"{n} bytes" for n in ("50M", "250M")},
         name="wiring",
     ),
-    "parallel-by-size": parallel_by_size,
+    "parallel-by-size": partial(shapes, "parallel-by-size"),
+    "depth-by-width": partial(shapes, "depth-by-width"),
     "topology-85m": partial(effects, "topology-85m", name="wiring"),
     "heads": partial(effects, "heads"),
     "position": partial(
