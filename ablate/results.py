@@ -112,15 +112,22 @@ def load(study: str, db: Source = None, *, role: str | None = "compare") -> pd.D
     opened = database(db)
     row = _study(opened, study)
     runs = _frame(rows.runs(opened, row.name, _role(role)))
-    levels = _frame([rows.levels(opened, row.id)])
-    for factor, part in levels.groupby("factor", sort=False):
-        if factor in runs and pd.api.types.is_numeric_dtype(runs[factor]):
-            continue
-        order = list(dict.fromkeys(part.sort_values("ordinal")["level"]))
-        runs[factor] = pd.Categorical(
-            runs["cell"].map(part.set_index("cell")["level"]), categories=order, ordered=True
-        )
+    numbers = set(runs.select_dtypes("number"))
+    factors = _of_factors(runs["cell"], row, opened)
+    runs = runs.assign(**{name: one for name, one in factors.items() if name not in numbers})
     return _with_arms(runs, study, opened)
+
+
+def _of_factors(cells: pd.Series, study: StudyRow, db: Database) -> dict[str, pd.Categorical]:
+    """Return factor → the levels of cells."""
+    return {
+        str(factor): pd.Categorical(
+            cells.map(part.set_index("cell")["level"]),
+            categories=list(dict.fromkeys(part.sort_values("ordinal")["level"])),
+            ordered=True,
+        )
+        for factor, part in _frame([rows.levels(db, study.id)]).groupby("factor", sort=False)
+    }
 
 
 def fields(study: str, db: Source = None) -> dict[int, dict[str, Any]]:
@@ -237,7 +244,7 @@ def curves(
 
     Returns:
         The columns of the view `curves` (study, cell, role, run, seed, series, step, tokens,
-        value), and `stratum` and `arm` as in `load`.
+        value), `stratum` and `arm` as in `load`, and a column for each factor with another name.
 
     Raises:
         AblateError: There is no such study, or no run can have such a series.
@@ -248,7 +255,9 @@ def curves(
         members(study, opened, role=role),
     )
     texts = {name: found[name].astype("str") for name in ("cell", "role", "series", "stratum")}
-    return found.assign(study=study, **texts)[[*CURVES, "stratum", "arm"]]
+    found = found.assign(study=study, **texts)[[*CURVES, "stratum", "arm"]]
+    factors = _of_factors(found["cell"], _study(opened, study), opened)
+    return found.assign(**{name: one for name, one in factors.items() if name not in found})
 
 
 def compact_points(

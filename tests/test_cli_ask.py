@@ -270,6 +270,13 @@ def test_an_export_that_fails_leaves_the_old_file(
     ] == ["x.csv"]
 
 
+@pytest.mark.parametrize("kind", ["pdf", "png", "svg"])
+def test_a_figure_on_a_full_disk_is_one_line(ablate: Run, kind: str) -> None:
+    Path(f"full.{kind}.tmp").symlink_to("/dev/full")
+    code, _, err = ablate("figure", "wiring", "effects", "--out", f"full.{kind}")
+    assert (code, err.count("\n")) == (2, 1) and "No space left on device" in err
+
+
 # -- a browser -------------------------------------------------------------------------------------
 
 STUB = """

@@ -122,7 +122,7 @@ def test_named_queries_answer_for_scripts_what_is_known(
         connection.execute("UPDATE final SET value = 1.5 WHERE name = 'train_seconds'")
     with store.open(str(tmp_path / "a.db")) as db:
         asked = {
-            name: query.run(db, questions.find(name).sql, {"study": "own", "series": "val_loss"})[1]
+            name: query.run(db, questions.find(name).sql, {"study": "own", "series": ""})[1]
             for name in ("learning-curve", "pareto", "loss-by-size", "topology-by-depth")
         }
     expected = {

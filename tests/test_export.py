@@ -522,3 +522,35 @@ def test_what_is_missing_is_named(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)
     refused(ablate, arguments, [f"pip install 'ablate-studies[{library}]'"])
+
+
+def test_tables_of_a_script_have_all_columns_of_their_kind(ablate: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    (tmp_path / "own.toml").write_text(
+        """
+        name = "own"
+        question = "Does depth help?"
+        metric = "score"
+        goal = "higher"
+        seeds = 1
+        [command]
+        run = "python train.py --depth {depth} --seed {seed}"
+        code = ["train.py"]
+        [factors]
+        depth = { low = { depth = 1 }, high = { depth = 8 } }
+        """
+    )
+    made = plan(load(str(tmp_path / "own.toml")))
+    with store.open("own.db", create=True) as own:
+        register(own, made)
+        measure(own, made.runs, lambda run: 0.1)
+    for what, needed in (
+        ("effects", {"level", "mean", "lo", "hi", "p", "p_holm", "sd"}),  # one seed: no interval
+        ("pairs", {"level", "seed", "value", "difference"}),
+        ("runs", {"depth", "seed", "status", "metric", "diverged_at"}),
+        ("curves", {"depth", "cell", "series", "step", "value"}),
+    ):
+        assert ablate("export", "own", f"{what}.csv", "--what", what, "--db", "own.db")[0] == 0
+        columns = set(pd.read_csv(f"{what}.csv").columns)
+        assert needed <= columns, what
+        assert "d_model" not in columns

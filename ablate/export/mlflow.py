@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.exc import DBAPIError
+
 from ablate.errors import AblateError, missing
 from ablate.export import runs
 from ablate.export.runs import Exported, Run
@@ -36,15 +38,16 @@ def write(database: Database, study: str, where: str, role: str) -> str:
         from mlflow.exceptions import MlflowException
     except ImportError:
         raise missing("mlflow") from None
-    logging.getLogger("mlflow").setLevel(
-        logging.WARNING
-    )  # no messages about tables that it creates
+    # no messages about tables that it creates, nor the traceback of an error that it raises too
+    logging.getLogger("mlflow").setLevel(logging.CRITICAL)
     exported = runs.read(database, study, role)
     uri = _uri(where, database)
     try:
         _write(MlflowClient(uri), exported)
     except MlflowException as error:
         raise AblateError(f"MLflow: {error.message}") from None
+    except DBAPIError as error:  # as it opens the store
+        raise AblateError(f"MLflow: {where}: {error.orig}") from None
     return exported.said(where)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from ablate import analysis, formats, results
-from ablate.store import Database
+from ablate.store import Database, rows
 
 
 def frame(database: Database, study: str, what: str, role: str) -> pd.DataFrame:
@@ -33,8 +33,11 @@ def frame(database: Database, study: str, what: str, role: str) -> pd.DataFrame:
         "effects": analysis.effects,
     }
     found = results.without_folders(frames[what](study, db=database))
-    # the view `runs` has columns for fields of transformers, which a script's runs lack
-    return found.dropna(axis="columns", how="all") if results.study(study, database).own else found
+    if what != "runs":
+        return found
+    # the view `runs` has the fields of other studies too, and of transformers in any database
+    own = set().union(*results.fields(study, database).values())
+    return found.drop(columns=[name for name in rows.field_names(database) - own if name in found])
 
 
 def content(frame: pd.DataFrame, kind: str) -> str | bytes:
@@ -48,8 +51,8 @@ def content(frame: pd.DataFrame, kind: str) -> str | bytes:
         buffer = io.BytesIO()
         frame.to_parquet(buffer, engine="pyarrow", index=False)
         return buffer.getvalue()
-    rows = list(zip(*(_values(frame[column]) for column in frame), strict=True))
-    return formats.render(list(map(str, frame)), rows, kind)
+    lines = list(zip(*(_values(frame[column]) for column in frame), strict=True))
+    return formats.render(list(map(str, frame)), lines, kind)
 
 
 def _values(column: pd.Series) -> list[Any]:

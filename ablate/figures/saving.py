@@ -43,7 +43,9 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = KINDS) -> list[Path]
                     part.write_text(_titled(_svg(figure)), encoding="utf-8")
                 else:
                     dated = {"CreationDate": None} if kind == "pdf" else {"Software": None}
-                    figure.savefig(part, format=kind, dpi=DOTS, metadata=dated)
+                    drawn = io.BytesIO()  # matplotlib hides the error of a file on a full disk
+                    figure.savefig(drawn, format=kind, dpi=DOTS, metadata=dated)
+                    part.write_bytes(drawn.getvalue())
     return list(files.values())
 
 

@@ -162,11 +162,13 @@ ORDER BY min(place) OVER (PARTITION BY family), place, seed"""),
     Question(
         "learning-curve",
         "The mean of a series over seeds, by cell, step and tokens seen, which are unknown for"
-        " scripts. Default: held-out loss.",
+        " scripts. Default: held-out loss, or the metric of a script.",
         _in_order("""\
 SELECT cell, step, tokens, count(value) AS runs, avg(value) AS value
 FROM curves JOIN places USING (cell)
-WHERE study = :study AND series = coalesce(nullif(:series, ''), 'loss')
+WHERE study = :study AND series = coalesce(nullif(:series, ''),
+      iif(EXISTS (SELECT 1 FROM curves WHERE study = :study AND series = 'loss'), 'loss',
+          (SELECT replace(metric, 'best ', '') FROM study WHERE name = :study)))
 GROUP BY cell, step, tokens
 ORDER BY min(place), step, tokens"""),
         optional=("series",),

@@ -44,6 +44,13 @@ def fields(db: Database, study: str) -> Iterator[Rows]:
     return _parts(db, sql, most=LONG, study=study)
 
 
+def field_names(db: Database) -> set[str]:
+    """Return the fields that have a column in the view `all_runs`, of whichever study."""
+    sql = "SELECT name FROM pragma_table_info('run_field') WHERE name <> 'run_id'"
+    with db.read() as connection:
+        return set(connection.exec_driver_sql(sql).scalars())
+
+
 def pairs(db: Database, study: str) -> Iterator[Rows]:
     """Yield the view `pairs` of a study, by contrast and seed.
 
