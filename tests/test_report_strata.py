@@ -58,6 +58,48 @@ def test_a_significant_interaction_is_named_where_no_single_change_is(tmp_path: 
     assert "F test" not in answers.changes(data)[0].heading
 
 
+def test_an_effect_changes_with_one_factor_of_the_strata_at_a_time(tmp_path: Path) -> None:
+    """From the first stratum to the last both factors would change, and neither would be known."""
+    factors = {
+        "topology": WIRINGS,
+        "n_layer": {n: DEPTHS[n] for n in "12"},
+        "d_model": {n: {"d_model": int(n)} for n in ("32", "64")},
+    }
+    values = {}
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        place = tuple(levels.values())
+        noise = np.random.default_rng([seed, *map(ord, "".join(place))]).normal(0, 0.01)
+        worse = levels["topology"] == "parallel"
+        values[(*place, seed)] = 2.0 + worse * (0.3 / int(levels["n_layer"])) + float(noise)
+        return Outcome(values[(*place, seed)])
+
+    db = study(tmp_path, factors, outcome, within=["n_layer", "d_model"], seeds=5)
+    data = report.gather(db, "topology")
+    found = {(one.first, one.stratum): one for one in data.findings.of(Change)}
+
+    def gaps(layers: str, width: str) -> np.ndarray:
+        arms = [[values[arm, layers, width, seed] for seed in range(5)] for arm in WIRINGS]
+        return np.subtract(arms[1], arms[0])
+
+    pairs = {
+        (f"n_layer={a}, d_model={b}", f"n_layer={c}, d_model={d}"): gaps(c, d) - gaps(a, b)
+        for a, b, c, d in (
+            *(("1", "32", "2", "32"), ("1", "64", "2", "64")),
+            *(("1", "32", "1", "64"), ("2", "32", "2", "64")),
+        )
+    }
+    assert found.keys() == pairs.keys()
+    for key, moved in pairs.items():
+        assert (found[key].mean, found[key].p) == pytest.approx(
+            (moved.mean(), stats.ttest_1samp(moved, 0).pvalue)
+        )
+        assert found[key].significant == ("n_layer=1" in key[0] and "n_layer=2" in key[1])
+    assert "2 of 4 changes of an effect with n_layer or d_model are significant" in " ".join(
+        report.write(data, tmp_path / "out").read_text(encoding="utf-8").split()
+    )
+
+
 def test_effects_below_a_hundred_thousandth_have_digits(tmp_path: Path) -> None:
     def outcome(levels: dict[str, str], seed: int) -> Outcome:
         worse = levels["topology"] == "parallel"

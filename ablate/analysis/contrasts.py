@@ -262,7 +262,7 @@ def successive(data: StudyData) -> Iterator[records.Successive]:
 
 
 def changes(data: StudyData) -> Iterator[records.Change]:
-    """Yield how effects change from the first stratum to each other one."""
+    """Yield how effects change from one stratum to another."""
     for row in data.changes.to_dict("records"):
         yield records.Change(
             **{name: row[name] for name in ("family", "factor", "level", "stratum", "first")},

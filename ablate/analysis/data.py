@@ -113,10 +113,37 @@ class StudyData:
 
     @cached_property
     def changes(self) -> pd.DataFrame:
-        """Changes of the effects, from the first stratum to each other."""
+        """Changes of the effects, from one stratum to another."""
         return paired.changes(
-            self.pairs, self.pilots, self.choices, crossed=self.crossed, untrained=self.untrained
+            self.pairs,
+            self.pilots,
+            self.choices,
+            against=self._against,
+            crossed=self.crossed,
+            untrained=self.untrained,
         )
+
+    @property
+    def _against(self) -> dict[str, list[str]]:
+        """Stratum → those that have the first level of one factor of `within`, else the same ones.
+
+        Where the study has none of them, as in a grid with gaps, it is the first stratum.
+        """
+        cells = self.pairs.drop_duplicates("stratum").set_index("stratum")["cell"]
+        place = {
+            stratum: tuple(self.levels[cell].get(factor) for factor in self.within)
+            for stratum, cell in cells.items()
+        }
+        strata = {one: str(stratum) for stratum, one in place.items()}
+        base = next(iter(strata), ())
+        against = {}
+        for stratum, one in place.items():
+            varied = [at for at, level in enumerate(one) if level != base[at]]
+            near = [(*one[:at], base[at], *one[at + 1 :]) for at in varied]
+            if near:
+                known = [strata[other] for other in near if other in strata]
+                against[str(stratum)] = known or [strata[base]]
+        return against
 
     @cached_property
     def interactions(self) -> pd.DataFrame:

@@ -424,10 +424,11 @@ def changes(
     pilots: Mapping[str, Pilot] = {},
     choices: Mapping[str, Chosen] = {},
     *,
+    against: Mapping[str, Sequence[str]] | None = None,
     crossed: bool = False,
     untrained: frozenset[str] = frozenset(),
 ) -> pd.DataFrame:
-    """Compute how the effect of each level changes from the first stratum to each other one.
+    """Compute how the effect of each level changes from one stratum to another.
 
     This is the interaction with `within`. A change is the mean, over seeds, of a level's difference
     in the stratum minus its difference in the first one. It is tested as an effect is, in the
@@ -437,6 +438,8 @@ def changes(
         pairs: As in `of_pairs`.
         pilots: As in `of_pairs`.
         choices: As in `of_pairs`.
+        against: Stratum → the strata from which its effects change, each a `first`; None to compare
+            all with the study's first stratum.
         crossed: As in `of_pairs`.
         untrained: Cells that did not learn beyond token frequencies: their effects have no size,
             so they have no change either.
@@ -449,23 +452,23 @@ def changes(
     strata = list(dict.fromkeys(pairs["stratum"]))
     if len(strata) < 2:
         return pd.DataFrame(columns=columns)
+    if against is None:
+        against = dict.fromkeys(strata[1:], strata[:1])
     pairs = pairs[~pairs[["cell", "baseline"]].isin(untrained).any(axis=1)]
     grouped = dict(list(pairs.groupby(["factor", "level", "stratum"], sort=False)))
     by_contrast = {key: counted(part) for key, part in grouped.items()}
     rows = []
-    for stratum in strata[1:]:
+    for stratum, first in ((one, first) for one, firsts in against.items() for first in firsts):
         for family, part in pairs[pairs["stratum"] == stratum].groupby("family", sort=False):
             named = dict.fromkeys(zip(part["factor"], part["level"], strict=True))
-            both = [one for one in named if (*one, strata[0]) in by_contrast]
-            moved = [
-                _minus(by_contrast[*one, stratum], by_contrast[*one, strata[0]]) for one in both
-            ]
-            pilot = pilots.get(stratum) or pilots.get(strata[0], Pilot())
+            both = [one for one in named if (*one, first) in by_contrast]
+            moved = [_minus(by_contrast[*one, stratum], by_contrast[*one, first]) for one in both]
+            pilot = pilots.get(stratum) or pilots.get(first, Pilot())
             chosen = [
                 choice_of(
                     [
                         *_contrast(grouped[*one, stratum]),
-                        *_negative(_contrast(grouped[*one, strata[0]])),
+                        *_negative(_contrast(grouped[*one, first])),
                     ],
                     choices,
                 )
@@ -474,7 +477,7 @@ def changes(
             tested = _family(moved, Pilot(pilot.seeds), chosen, crossed=crossed)
             for one, effect in zip(both, tested, strict=True):
                 rows.append(
-                    (family, *one, stratum, strata[0], *(getattr(effect, name) for name in CHANGE))
+                    (family, *one, stratum, first, *(getattr(effect, name) for name in CHANGE))
                 )
     return pd.DataFrame(rows, columns=columns)
 

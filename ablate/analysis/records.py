@@ -297,13 +297,15 @@ class Tested(Finding):
 
 @dataclass(frozen=True, kw_only=True)
 class Change(Tested):
-    """How the effect of a level changes from the first stratum to this one.
+    """How the effect of a level changes from another stratum to this one.
+
+    The two differ in one factor of `within`, which has its first level in the other stratum.
 
     Attributes:
         family: Changes that are corrected together.
         factor: As in `Contrast`.
         level: As in `Contrast`.
-        first: The first stratum.
+        first: The other stratum.
     """
 
     kind: ClassVar[str] = "change"

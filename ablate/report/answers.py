@@ -364,15 +364,17 @@ def interactions(data: ReportData) -> list[Family]:
 
 
 def changes(data: ReportData) -> list[Family]:
-    """Return how effects change from the first stratum to the others."""
+    """Return how effects change from one stratum to another."""
     found, strata = data.findings.of(Change), _strata(data)
-    single = all(len(part) == 1 for part in grouped(found, lambda one: one.family))
+    single = all(len(part) == 1 for part in grouped(found, lambda one: (one.family, one.first)))
     answered: list[Family] = []
-    for rows in grouped(found, lambda one: one.factor if single else one.family):
+    for rows in grouped(found, lambda one: one.factor if single else (one.family, one.first)):
         several = len({one.factor for one in rows}) > 1
+        firsts = {one.first for one in rows}
         names = [
             (f"{one.factor}={one.level}" if several else named(one.factor, one.level))
             + (f" at {one.stratum}" if single else "")
+            + (f", from {_apart(one)}," if len(firsts) > 1 else "")
             for one in rows
         ]
         over = _over(1 if single else len(rows), "part" if several else "level")
@@ -387,14 +389,20 @@ def changes(data: ReportData) -> list[Family]:
             if not one.significant and one.n
         }
         to = " to the other strata" if single else f" to {rows[0].stratum}"
-        heading = (
-            f"{'each part' if several else rows[0].factor}: does its effect change from"
-            f" {rows[0].first}{to}?"
+        change = (
+            f"with {listed(data.within, 'or')}" if len(firsts) > 1 else f"from {rows[0].first}{to}"
         )
+        heading = f"{'each part' if several else rows[0].factor}: does its effect change {change}?"
         varied = {one.factor for one in rows}
         joint = "" if several else _joint(data, varied, strata)
         answered += _found(data.labels, heading, answers, rest, "The effect changes for", joint)
     return answered
+
+
+def _apart(one: Change) -> str:
+    """Return the levels of the other stratum that the stratum does not have."""
+    here = one.stratum.split(", ")
+    return ", ".join(part for part in one.first.split(", ") if part not in here)
 
 
 def changed_together(data: ReportData) -> list[GridTerm]:

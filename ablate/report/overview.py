@@ -162,7 +162,7 @@ def _reach(data: ReportData, contrasts: Sequence[Contrast]) -> str:
     reach = say("reach", found, base, data.labels, see, bool(unknown), tested)
     if changes:
         together = [] if changed else answers.changed_together(data)
-        reach += f"; {say('changed', changes, changed, together)}"
+        reach += f"; {say('changed', changes, data.within, changed, together)}"
     said = [f"{reach}.", rest]
     # "no other arm" follows those without a verdict
     return " ".join(filter(None, said if found else said[::-1]))

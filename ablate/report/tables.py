@@ -91,8 +91,9 @@ def _with_detectable(
     """Return a frame of effects with their smallest detectable effect, a column of the table."""
     if frame.empty:
         return frame
-    known = {(one.stratum, one.factor, one.level): one.detectable for one in found}
-    keys = frame[["stratum", "factor", "level"]].itertuples(index=False, name=None)
+    names = [name for name in ("stratum", "first", "factor", "level") if name in frame]
+    known = {tuple(getattr(one, name) for name in names): one.detectable for one in found}
+    keys = frame[names].itertuples(index=False, name=None)
     return frame.assign(detectable=[known.get(key, math.nan) for key in keys])
 
 
@@ -231,26 +232,28 @@ def plain(value: Any) -> float | int | None:
 
 
 def changes(data: ReportData) -> Table:
-    """Return a table of how effects change from the first stratum to the others."""
+    """Return a table of how effects change from one stratum to another."""
     rows: list[tuple[str | Value, ...]] = [
         (
-            *(one.factor, one.level, one.stratum, Value(f"{one.n}", one.n)),
+            *(one.factor, one.level, one.first, one.stratum, Value(f"{one.n}", one.n)),
             *_tested(one, ("p", "p_holm")),
             measured(one.detectable, decimals((one.hi - one.lo) / 2)),
         )
         for one in data.findings.of(Change)
     ]
-    first = data.changes["first"].iloc[0] if rows else ""
     name = quoted(data.study.name)
+    apart = dict.fromkeys((one.first, one.stratum) for one in data.findings.of(Change))
+    strata = ", ".join(f"({quoted(first)}, {quoted(stratum)})" for first, stratum in apart)
     return Table(
         "changes",
-        f"Change of the effects on {data.labels.axis} from {first}: the mean, over the seeds"
-        " complete in both strata, of the difference from the baseline minus that in the first one."
-        " Holm's correction is over the levels of a stratum.",
+        f"Change of the effects on {data.labels.axis} from a stratum to another: the mean, over the"
+        " seeds complete in both, of the difference from the baseline minus that in the first of"
+        " them. Holm's correction is over the levels of a stratum.",
         (
             "factor",
             "level",
-            "stratum",
+            "from",
+            "to",
             "seeds",
             "change",
             "95% interval",
@@ -259,12 +262,12 @@ def changes(data: ReportData) -> Table:
             "detectable",
         ),
         tuple(rows),
-        "SELECT b.factor, b.level, b.stratum, count(b.difference - a.difference) AS seeds,\n      "
-        " avg(b.difference - a.difference) AS change\nFROM pairs a JOIN pairs b ON b.study ="
-        " a.study AND b.factor = a.factor AND b.level = a.level AND b.seed = a.seed\nWHERE a.study"
-        f" = {name} AND a.stratum = {quoted(first)} AND b.stratum <> a.stratum\n      AND a.status"
-        " = 'complete' AND a.baseline_status = 'complete' AND b.status = 'complete' AND"
-        " b.baseline_status = 'complete'\nGROUP BY b.factor, b.level, b.stratum;",
+        "SELECT b.factor, b.level, a.stratum AS first, b.stratum,\n       count(b.difference -"
+        " a.difference) AS seeds, avg(b.difference - a.difference) AS change\nFROM pairs a JOIN"
+        " pairs b ON b.study = a.study AND b.factor = a.factor AND b.level = a.level AND b.seed ="
+        f" a.seed\nWHERE a.study = {name} AND (a.stratum, b.stratum) IN (VALUES {strata})\n     "
+        " AND a.status = 'complete' AND a.baseline_status = 'complete' AND b.status = 'complete'"
+        " AND b.baseline_status = 'complete'\nGROUP BY b.factor, b.level, a.stratum, b.stratum;",
         data=_with_detectable(data.changes, data.findings.of(Change)),
     )
 
