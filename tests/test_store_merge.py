@@ -6,7 +6,9 @@ import itertools
 import secrets
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from store_plans import claim_next, do_all, execute, fresh, names, plan_of, rows
 from ablate import store
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
-from ablate.plan import Decision
+from ablate.plan import Decision, Plan
 from ablate.store import Database, decisions, findings, owners, register, runs
 from ablate.store import forget as forgetting
 from ablate.store import merge as merging
@@ -389,6 +391,45 @@ def test_a_study_that_loses_a_cell_is_refused_also_where_its_file_is_the_same(
         ("other", 4),
         ("wiring", 4),
     ]
+
+
+def _split(seeds: list[int], **fields: Any) -> Plan:
+    made = plan_of(seeds=seeds, **fields)
+    toml = f'name = "wiring"\nseeds = {seeds}\n[tune]\nseeds = 1\n'
+    return replace(made, study=replace(made.study, toml=toml))
+
+
+def test_seeds_of_one_study_that_two_machines_trained_are_united(
+    two: tuple[Database, Database], tmp_path: Path
+) -> None:
+    for db, seeds in zip(two, ([0, 1], [2, 3]), strict=True):
+        trained(db, _split(seeds))
+        db.close()
+    united = _merged(tmp_path, *(db.path for db in two))
+    pairs = "SELECT cell, seed, status FROM runs ORDER BY 1, 2"
+    assert rows(united, pairs) == [
+        (f"topology={level}", seed, "complete")
+        for level in ("parallel", "serial")
+        for seed in range(4)
+    ]
+    ((toml,),) = rows(united, "SELECT toml FROM study")
+    assert tomllib.loads(toml) == {"name": "wiring", "seeds": 4, "tune": {"seeds": 1}}
+    content = _content(united)
+    assert content == _content(_merged(tmp_path, *(db.path for db in reversed(two))))
+    assert content == _content(_merged(tmp_path, united, two[0].path))
+    with store.open(str(united)) as db:  # the file that the merge asks for trains nothing
+        register.register(db, _split([0, 1, 2, 3]))
+        assert rows(united, "SELECT status, count(*) FROM runs GROUP BY 1") == [("complete", 8)]
+
+
+@pytest.mark.parametrize("changed", [{"lr": 0.2}, {"levels": ("serial", "concat")}])
+def test_seeds_of_two_studies_that_differ_in_more_are_not_united(
+    two: tuple[Database, Database], changed: dict[str, Any]
+) -> None:
+    a, b = two
+    trained(a, _split([0, 1], lr=0.1))
+    trained(b, _split([2, 3], **{"lr": 0.1, **changed}))
+    _refused(a, b, "runs of", "--rename wiring=NEW")
 
 
 OWN = [Evaluation(own=(("share", version * 64),)) for version in "12"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -151,8 +152,16 @@ def merge(db: Database, other: Database, names: Mapping[str, str] | None = None)
                     combined = studies.combine(our.content, their.content)
                     is_ours = our.content.is_later(their.content)
                     early, late = (their, our) if is_ours else (our, their)
-                    _refuse_loss(name, early, late, their_name, other)
-                    edited += _edited(name, early, late)
+                    if toml := _split(ours, early, late):
+                        combined = studies.united(early.content, late.content, toml)
+                        seeds = tomllib.loads(toml)["seeds"]
+                        edited.append(
+                            f"study {name} has the seeds of both databases now: write seeds ="
+                            f" {seeds} into its file before you run it again"
+                        )
+                    else:
+                        _refuse_loss(name, early, late, their_name, other)
+                        edited += _edited(name, early, late)
                 if not our or combined != our.content:
                     studies.write(ours, name, combined, ids)
                     changed += 1
@@ -253,6 +262,48 @@ def _named(
     if len(named) < len(theirs):
         raise AblateError(f"two studies of {other.path} would get one name; give another")
     return named
+
+
+_SEEDS = re.compile(r"^seeds\s*=\s*(?:\d+|\[[^\]]*\])", re.MULTILINE)
+
+
+def _split(connection: Connection, early: _Stored, late: _Stored) -> str:
+    """Return the file with the seeds of both if two studies are one whose seeds were split.
+
+    Their files differ in `seeds` alone, and their runs of a cell in nothing but the seed.
+
+    Args:
+        connection: A connection to the database that has the runs of both.
+        early: The study that would lose results.
+        late: The study that would hold.
+
+    Returns:
+        "" where no results would be lost, or the studies differ in more.
+    """
+    try:
+        one, other = (tomllib.loads(side.content.toml) for side in (early, late))
+    except tomllib.TOMLDecodeError:
+        return ""
+    mine, others = (replaced.seeds(file.pop("seeds", None)) for file in (one, other))
+    if one != other or _versions(early, late) or not _lost(early, late)[0]:
+        return ""
+    if mine is None or others is None:
+        return ""
+    cells = [
+        {label: cell for label, cell in side.content.cells.items() if cell.active}
+        for side in (early, late)
+    ]
+    if cells[0].keys() != cells[1].keys():
+        return ""
+    found = connection.exec_driver_sql("SELECT key, fields FROM run")
+    fields = {row.key: row.fields for row in found}
+    for pair in zip(*(map(side.get, cells[0]) for side in cells), strict=True):
+        compared = (key for cell in pair for key, role in cell.members if role == "compare")
+        if len({fields[key] for key in compared}) > 1:
+            return ""
+    both = sorted({*mine, *others})
+    stated = len(both) if both == [*range(len(both))] else both
+    return _SEEDS.sub(f"seeds = {stated}", late.content.toml, count=1)
 
 
 def _refuse_loss(

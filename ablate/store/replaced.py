@@ -9,7 +9,7 @@ that name in another database, whatever makes the difference.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Mapping
 
 from sqlalchemy import Connection
 
@@ -76,20 +76,25 @@ def lost(toml: str, before: Results, after: Collection[str]) -> str:
         }
         if not unstated:
             return ""
-        seeds = [str(seed) for seed in sorted({*unstated.values()})]
-        runs, which = len(unstated), f"seed{'' if len(seeds) == 1 else 's'} {few(seeds)}"
+        names = [str(seed) for seed in sorted({*unstated.values()})]
+        runs, which = len(unstated), f"seed{'' if len(names) == 1 else 's'} {few(names)}"
     return f"{plural(runs, 'run')} of {which}"
 
 
-def _seeds(toml: str) -> Container[int]:
+def _seeds(toml: str) -> Collection[int]:
     """Return the seeds of a study file; all where a rule decides on them, or it is not TOML."""
     try:
-        seeds = tomllib.loads(toml).get("seeds")
+        stated = seeds(tomllib.loads(toml).get("seeds"))
     except tomllib.TOMLDecodeError:
-        seeds = None
-    if isinstance(seeds, int):
-        return range(seeds)
-    return seeds if isinstance(seeds, list) else range(1 << 31)
+        stated = None
+    return range(1 << 31) if stated is None else stated
+
+
+def seeds(stated: object) -> Collection[int] | None:
+    """Return the seeds that a file's `seeds` states; None where it has none or a rule decides."""
+    if isinstance(stated, int):
+        return range(stated)
+    return stated if isinstance(stated, list) else None
 
 
 def few(texts: list[str], separator: str = "") -> str:

@@ -165,6 +165,26 @@ def combine(a: StudyContent, b: StudyContent) -> StudyContent:
     return result
 
 
+def united(early: StudyContent, late: StudyContent, toml: str) -> StudyContent:
+    """Return a study whose seeds were split between two, with the runs of both. Commutative.
+
+    Args:
+        early: One of the two.
+        late: The other one, which is later or equal.
+        toml: Their file with the seeds of both.
+    """
+    result = combine(early, late)
+    header = dict(zip(_HEADER, late.header, strict=True)) | {"toml": toml, "plan_hash": ""}
+    result.header = tuple(header.values())
+    for label, cell in result.cells.items():
+        if label in early.cells:
+            cell.members = _latest(cell.members, early.cells[label].members)
+            cell.decisions = _latest(cell.decisions, early.cells[label].decisions)
+    result.findings = []  # of one of the two
+    result.contrasts = {key: {} for key in result.contrasts}
+    return result
+
+
 def _latest(*sides: dict[Any, Any]) -> dict[Any, Any]:
     """All keys of the sides, each with its highest value."""
     result: dict[Any, Any] = {}
