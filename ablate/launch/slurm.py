@@ -345,7 +345,7 @@ class SlurmExecutor:
         for handle, by in taken.items():
             if by == agent and handle in self._jobs:
                 self._spool.forget(handle)
-                self._end(Ended(handle, how, why, notice))
+                self._end(Ended(handle, how, why, notice, evicted=how == "stopped"))
                 notice = ""
 
     def _states(self) -> dict[str, str] | None:
