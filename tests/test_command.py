@@ -336,6 +336,109 @@ def test_a_file_has_the_hash_that_git_gives_it(tmp_path: Path) -> None:
     assert snapshot.take(tmp_path, ["*.py"]).version == tracked.version
 
 
+def repository(folder: Path, **files: str) -> Path:
+    """A git work tree with these files in one commit; `/` in a name is written `__`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    git(folder, "init", "-q", "-b", "main")
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_py", ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "first")
+    return folder
+
+
+def version(folder: Path, *code: str) -> str:
+    return snapshot.take(folder, code or (".",)).version
+
+
+def test_a_submodule_is_known_by_its_commit_and_what_differs_from_it(tmp_path: Path) -> None:
+    lib = repository(tmp_path / "lib", net_py="a = 1\n")
+    main = repository(tmp_path / "main", train_py="")
+    git(main, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(lib), "lib")
+    added = version(main)
+    git(main, "commit", "-qm", "lib")
+    assert version(main) == added
+    (main / "lib" / "net.py").write_text("a = 2\n")
+    dirty = snapshot.take(main, ["."])
+    assert dirty.version != added and dirty.changed == ("lib",)
+    assert version(main, "lib") != version(main, "train.py")
+    git(main / "lib", "commit", "-qam", "second")
+    moved = version(main)
+    git(main, "commit", "-qam", "moved")
+    assert version(main) == moved not in (added, dirty.version)
+    git(main, "submodule", "-q", "deinit", "lib")
+    assert version(main) == moved
+
+
+def test_what_replaces_a_tracked_file_is_no_error(tmp_path: Path) -> None:
+    main = repository(tmp_path / "main", train_py="", conf="1")
+    (main / "conf").unlink()
+    without = version(main)
+    (main / "conf").mkdir()
+    assert version(main) == without
+
+
+def test_links_out_of_the_work_tree_count_with_the_sources_they_lead_to(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "lib").mkdir(parents=True)
+    (outside / "lib" / "net.py").write_text("1")
+    (outside / "base.yaml").write_text("1")
+    main = repository(tmp_path / "main", train_py="")
+    (main / "lib").symlink_to("../outside/lib")
+    (main / "base.yaml").symlink_to(outside / "base.yaml")
+    (main / "inside").symlink_to("train.py")
+    added = version(main)
+    git(main, "add", ".")
+    git(main, "commit", "-qm", "links")
+    seen = {version(main)}
+    assert added not in seen
+    for path in ("lib/net.py", "base.yaml", "lib/more.py"):
+        (outside / path).write_text("2")
+        seen.add(version(main))
+    assert len(seen) == 4
+    (outside / "lib" / "weights.bin").write_text("1")
+    assert version(main) in seen
+
+
+def test_an_uncommitted_file_has_the_version_of_its_commit_behind_a_filter(tmp_path: Path) -> None:
+    main = repository(tmp_path / "main", train_py="a\n", sub__part_py="a\n")
+    (main / ".gitattributes").write_text("*.py text\n*.ipynb filter=strip\n")
+    git(main, "config", "filter.strip.clean", "grep -v output")
+    (main / "a.ipynb").write_text("code\n")
+    git(main, "add", ".")
+    git(main, "commit", "-qm", "filters")
+    (main / "train.py").write_bytes(b"b\r\n")
+    (main / "sub" / "part.py").write_bytes(b"b\r\n")
+    (main / "a.ipynb").write_text("code 2\noutput\n")
+    (main / "new.py").write_bytes(b"c\r\n")
+    git(main, "add", "new.py")
+    before = version(main), version(main / "sub"), version(main / "sub", "part.py")
+    git(main, "commit", "-qam", "second")
+    assert (version(main), version(main / "sub"), version(main / "sub", "part.py")) == before
+
+
+def test_code_of_another_repository_and_absolute_globs(tmp_path: Path) -> None:
+    lab = repository(tmp_path / "lab", src__mylab__net_py="a = 1\n", src__mylab__sub__a_py="")
+    main = repository(tmp_path / "main" / "study", train_py="").parent
+    entries = (
+        "../lab/src/mylab",
+        str(lab / "src/mylab"),
+        f"{lab}/src/**/*.py",
+        "../lab/src/./mylab/",
+    )
+    before = [version(main, "study/train.py", entry) for entry in entries]
+    assert before[0] == before[1] == before[3]
+    (lab / "src" / "mylab" / "net.py").write_text("a = 2\n")
+    (lab / "src" / "mylab" / "new.py").write_text("")
+    taken = snapshot.take(main / "study", ["train.py", "../../lab/src/mylab"])
+    assert taken.changed == ("../../lab/src/mylab/net.py",) and "+a = 2" in taken.diff
+    assert taken.untracked == ("../../lab/src/mylab/new.py",)
+    for entry, old in zip(entries, before, strict=True):
+        assert version(main, "study/train.py", entry) != old
+
+
 @pytest.mark.parametrize("goal", ["min", "max"])
 def test_a_mean_against_a_threshold_is_that_of_scipy(goal: str) -> None:
     values = np.array([3.27, 3.29, 3.26, 3.275, np.nan])
