@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import fnmatch
 import hashlib
@@ -159,6 +160,56 @@ def take(folder: Path, code: Sequence[str], commit: str = "") -> Snapshot:
         "".join(_diff(folder, its, paths) for its, paths in mine),
         files,
     )
+
+
+def modules(base: Path, files: Sequence[Path]) -> list[Path]:
+    """Return Python files, and the modules in a folder that they import, by what is written there.
+
+    Imports by a computed name, and modules that are elsewhere, are not found.
+
+    Args:
+        base: Where Python looks for modules first: the folder of the script.
+        files: The first files.
+    """
+    found: dict[Path, None] = {}
+    waiting = list(files)
+    while waiting:
+        if (path := waiting.pop()) not in found:
+            found[path] = None
+            waiting += [one for name in _imports(base, path) for one in module(base, name)]
+    return list(found)
+
+
+def module(base: Path, name: str) -> list[Path]:
+    """Return the files in a folder that are read when a module is imported; none if it has none.
+
+    Args:
+        base: The folder.
+        name: Such as "a.b", for a/__init__.py and a/b.py.
+    """
+    found, place = [], base
+    for part in name.split("."):
+        both = place / part / "__init__.py", place / f"{part}.py"  # the first is imported
+        found += [one for one in both if one.is_file()][:1]
+        place /= part
+    return found
+
+
+def _imports(base: Path, path: Path) -> Iterator[str]:
+    """The names of modules that a file may import, with those of what it takes from modules."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = [node.module] if node.module else []
+            if node.level and path.is_relative_to(base):
+                parts = path.relative_to(base).parts
+                above = [*parts[: len(parts) - node.level], *above]
+            yield from (".".join([*above, one.name]) for one in node.names)
 
 
 def git(folder: Path, *arguments: str, given: bytes = b"") -> bytes | None:

@@ -313,6 +313,54 @@ def test_data_that_git_does_not_track_counts_where_code_lists_it(tmp_path: Path)
     assert keys(study(tmp_path)) == keys(unlisted)
 
 
+@pytest.mark.parametrize(
+    ("run", "files"),
+    [
+        ("python train.py", "lib/__init__.py lib/net.py lib/norm.py other.py train.py"),
+        (
+            f"{sys.executable} ./train.py",
+            "lib/__init__.py lib/net.py lib/norm.py other.py train.py",
+        ),
+        ("python -m lib.net", "lib/__init__.py lib/net.py lib/norm.py"),
+        ("env A=1 python -m lib", "lib/__init__.py lib/__main__.py other.py"),
+        ("sh plain.sh -m lib", "plain.sh"),
+        (f"{sys.executable} -m elsewhere.train", ""),
+    ],
+)
+def test_outside_of_git_code_is_the_script_and_the_modules_it_imports(
+    tmp_path: Path, run: str, files: str
+) -> None:
+    texts = {
+        "train.py": "import json, lib.net\ndef f():\n    from other import x\n",
+        "lib/__init__.py": "",
+        "lib/net.py": "from . import norm\nfrom .norm import rms\nfrom lib import missing\n",
+        "lib/norm.py": "import lib\n",
+        "lib/__main__.py": "from other import *\n",
+        "other.py": "not python",
+        "unused.py": "",
+        "plain.sh": "python train.py\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    run = f'"{run} --norm {{norm}} --lr {{lr}} --seed {{seed}}"'
+    before = study(tmp_path, run=run)
+    assert all(name in " ".join(before.about) for name in files.split())
+    for name in texts:
+        (tmp_path / name).write_text(f"{texts[name]}# changed\n")
+        assert bool(keys(study(tmp_path, run=run)) & keys(before)) is (name not in files), name
+        (tmp_path / name).write_text(texts[name])
+    if not files:
+        assert "no code is part" in " ".join(before.about)
+
+
+def test_a_script_outside_of_git_that_imports_nothing_here_has_the_version_it_had(
+    tmp_path: Path,
+) -> None:
+    (made,) = study(tmp_path, run=RUN.replace(sys.executable, "python")).code
+    assert made.version == ("50f73df5c95ad52178a3f191069b2d6272564c99e3e3cdd25a17b46bece9608d")
+
+
 def test_runs_whose_numbers_are_read_in_another_way_are_others(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)\n")
     ways = (
