@@ -377,6 +377,31 @@ def test_a_script_that_ignores_its_seed_is_named(
     ]
 
 
+@pytest.mark.parametrize("reads", ["bool", "'true'.__eq__"])
+@pytest.mark.parametrize("levels", ["[false, true]", "['a', 'true']"])
+def test_a_script_that_ignores_a_factor_is_named(tmp_path: Path, reads: str, levels: str) -> None:
+    script, file, path = tmp_path / "train.py", tmp_path / "own.toml", tmp_path / "a.db"
+    script.write_text(
+        f"import sys\nread = {reads}\n"
+        "for step in (1, 2):\n"
+        "    score = int(sys.argv[2]) / step + read(sys.argv[1])\n"
+        'print(\'{"step": %d, "score": %s}\' % (step, score))\n'.replace("print", "    print")
+    )
+    file.write_text(
+        'name = "own"\nquestion = "?"\nmetric = "score"\ngoal = "lower"\nseeds = 2\n'
+        f'[command]\nrun = "{sys.executable} {script} {{x}} {{seed}}"\n[factors]\nx = {levels}\n'
+    )
+    _, said = launch(plan(load(str(file))), path, executor=scripts)
+    found = analysis.findings("own", str(path)).of(records.SameArms)
+    ignored, hinted = reads == "bool", "false" in levels
+    assert [one.seeds for one in found] == [(0, 1)] * ignored
+    with store.open(str(path)) as db:
+        answer = report.answer(report.gather(db, "own"))
+    for text in (said, answer):
+        assert ("ignores or misreads x" in text.replace("\n", " ")) is ignored
+        assert ("type=bool" in text) is (ignored and hinted)
+
+
 def test_a_number_of_some_runs_only_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

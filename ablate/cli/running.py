@@ -26,7 +26,7 @@ from ablate.cli.planning import (
 from ablate.cli.render import Db, console, next_command, table
 from ablate.errors import AblateError, unknown
 from ablate.launch.devices import KINDS
-from ablate.units import count, duration, listed, number
+from ablate.units import count, duration, number
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -274,7 +274,7 @@ def _status(database: Database, study: str | None) -> RenderableType:
 
     from ablate.cli.stored import name_of, notes
     from ablate.launch import slurm
-    from ablate.store.status import counts_by_cell, same_seeds, studies
+    from ablate.store.status import alike, counts_by_cell, studies
 
     file = study or ""
     study = study and name_of(study, database)
@@ -296,12 +296,9 @@ def _status(database: Database, study: str | None) -> RenderableType:
     ]
     parts += [Text(note) for one in found for note in notes(one.name, database, file)]
     parts += [
-        Text(
-            f"Warning: {one.name}: seeds {listed(same.seeds)} of {same.cell} have identical curves:"
-            " they may be copies of one run, or the script may ignore its seed"
-        )
+        Text(f"Warning: {one.name}: {sentence}")
         for one in found
-        for same in same_seeds(database, one.name)
+        for sentence in alike(database, one.name)
     ]
     return Group(*parts)
 
