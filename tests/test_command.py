@@ -162,11 +162,12 @@ def test_a_mistake_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("name", "valid"), [("optim.name", "optim_name"), ("2-a", "_2_a"), ("+model.é", "_model__")]
+    ("name", "valid", "dashes"),
+    [("optim.name", "optim_name", ""), ("2-a", "_2_a", "--"), ("+model.é", "_model__", "")],
 )
 @pytest.mark.parametrize("option", ["--factor", "--base", "--tune"])
 def test_a_new_study_names_what_no_placeholder_can_name(
-    ablate: Command, tmp_path: Path, option: str, name: str, valid: str
+    ablate: Command, tmp_path: Path, option: str, name: str, valid: str, dashes: str
 ) -> None:
     (tmp_path / "train.py").write_text("print(1)\n")
     new = ["new", "own", "--metric", "val_loss", "--factor", "norm=1,2"]
@@ -174,7 +175,7 @@ def test_a_new_study_names_what_no_placeholder_can_name(
     more = ["--tune", "points=3"] if option == "--tune" else []
     for command in ("train.py", f"train.py {name}={{{name}}}"):
         old = ["--command", f"{sys.executable} {command}", option, f"{name}={levels}"]
-        refused(ablate, [*new, *more, *old], [name, f"{name}={{{valid}}}"])
+        refused(ablate, [*new, *more, *old], [name, f" {dashes}{name}={{{valid}}}"])
     renamed = ["--command", f"{sys.executable} train.py {name}={{{valid}}}"]
     assert ablate(*new, *more, *renamed, option, f"{valid}={levels}")[0] == 0
 
