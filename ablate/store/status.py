@@ -77,11 +77,16 @@ class Working:
     tried: str = ""  # what a tuning run tries, such as "lr 0.003"
 
     @property
+    def waits(self) -> bool:
+        """Whether no worker has begun it, and one of a cluster will."""
+        return self.queued and not self.device and not self.dead
+
+    @property
     def where(self) -> str:
         """Its device, or why it has none."""
         if self.dead:
             return "dead: its launcher and worker no longer run"
-        return self.device or ("in a queue" if self.queued else "starting")
+        return self.device or ("in a queue" if self.waits else "starting")
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,24 @@ class StudyStatus:
     seconds_left: float | None
     waiting: list[str]  # see `waiting`
     places: int = 4  # decimals of their losses: two digits of the deviation over seeds
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Status → number of runs, those that wait in a queue apart from the running ones."""
+        return with_queued(self.survey.counts, sum(run.waits for run in self.working))
+
+
+def with_queued(counts: dict[str, int], waiting: int) -> dict[str, int]:
+    """Return counts of runs by status in which those that wait in a queue are "queued".
+
+    Args:
+        counts: With them as "running", as the database has them.
+        waiting: How many they are.
+    """
+    if not waiting:
+        return counts
+    split = counts | {"running": counts.get("running", 0) - waiting, "queued": waiting}
+    return {status: number for status, number in split.items() if number}
 
 
 def survey(db: Database, study_id: int) -> Survey:
