@@ -182,14 +182,20 @@ class WorkerPool:
             self._owner = stack.enter_context(Owner.here(self._db, on=queue))
             stack.enter_context(self._signals)
             stack.enter_context(self._display)
+            stack.push(self._record)
             stack.callback(self._executor.close, GRACE)
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, error: object, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         if error and self._queue:
             self._leave(self._queue)  # the next launcher goes on with its jobs
-        self._stack.close()
+        self._stack.__exit__(None if error is None else type(error), error, None)
+
+    def _record(self, _: object, error: BaseException | None, __: object) -> None:
+        """Leave why this launcher ended for the attempts that have not: it may be a full disk."""
+        if error and self._of:
+            self._owner.leave(f"its launcher ended: {error}")
 
     def run(self, plan: Plan, study_id: int) -> bool:
         """Train the unfinished runs of a plan; return whether the study may continue.
