@@ -126,7 +126,7 @@ def take(folder: Path, code: Sequence[str], commit: str = "") -> Snapshot:
         if not inside:
             tracked = {path: blob for one in trees.values() for path, blob in one.tracked.items()}
             names = _matching(folder, entry, tracked if commit else None)
-            inside = {name: tracked.get(name) or _blob(folder / name) for name in names}
+            inside = {name: tracked.get(name) or _blob((folder / name).resolve()) for name in names}
         if not inside:
             where = f"commit {commit[:12]}" if commit else str(folder.resolve())
             raise AblateError(f"code = {entry!r}: there is no such file in {where}")

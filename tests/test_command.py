@@ -451,6 +451,14 @@ def test_links_out_of_the_work_tree_count_with_the_sources_they_lead_to(tmp_path
     assert version(main) in seen
 
 
+def test_a_listed_link_that_git_does_not_track_counts_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("1")
+    (tmp_path / "train.py").symlink_to("net.py")
+    before = version(tmp_path, "train.py")
+    (tmp_path / "net.py").write_text("2")
+    assert version(tmp_path, "train.py") != before
+
+
 def test_an_uncommitted_file_has_the_version_of_its_commit_behind_a_filter(tmp_path: Path) -> None:
     main = repository(tmp_path / "main", train_py="a\n", sub__part_py="a\n")
     (main / ".gitattributes").write_text("*.py text\n*.ipynb filter=strip\n")
