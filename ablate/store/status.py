@@ -234,7 +234,8 @@ def alike(db: Database, study: str) -> list[str]:
         for one in same_seeds(db, study)
     ] + [
         f"{one.cell} and {one.baseline} have identical curves: the script likely ignores or"
-        f" misreads {one.factor}{misread(one.level, one.baseline_level)}"
+        f" misreads {one.factor}{misread(one.level, one.baseline_level)}, or they are copies of one"
+        " run"
         for one in same_arms(db, study)
     ]
 
