@@ -76,8 +76,8 @@ def unknown(kind: str, word: object, choices: Iterable[object], where: str = "")
     error = UnknownError(
         (f"{where}: " if where else "")
         + begin
-        + (f"; did you mean {meant!r}?" if meant else ".")
-        + f" Choices: {', '.join(map(str, choices))}."
+        + (f"; did you mean {meant!r}?" if meant else "." if choices else ": there is none yet.")
+        + (f" Choices: {', '.join(map(str, choices))}." if choices else "")
     )
     error.word, error.begin = str(word), begin
     return error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import fnmatch
 import hashlib
@@ -9,7 +10,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ SOURCES = (
     *(".py", ".pyx", ".ipynb", ".sh", ".R", ".jl", ".js", ".ts", ".rs", ".go", ".c", ".cc", ".cpp"),
     *(".cu", ".cuh", ".h", ".hpp", ".toml", ".yaml", ".yml", ".cfg", ".ini"),
 )
+LINKED = 10_000  # most files of a folder outside of the work tree that a link leads to
 _STUDY = re.compile(rb"^question\s*=.*^\[factors[.\]]", re.MULTILINE | re.DOTALL)
 
 
@@ -36,6 +38,7 @@ class Snapshot:
         untracked: Source files beside them that git neither tracks nor ignores: no part of the
             version.
         diff: What differs from the commit, as `git diff` writes it.
+        files: The names of its files.
     """
 
     version: str
@@ -43,6 +46,24 @@ class Snapshot:
     changed: tuple[str, ...] = ()
     untracked: tuple[str, ...] = ()
     diff: str = ""
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """A git work tree, or a commit of it; paths are relative to where the command runs.
+
+    Attributes:
+        root: Its folder.
+        tracked: Path → git's hash of its content.
+        links: Which of them are symbolic links.
+        changed: Paths that differ on the disk.
+    """
+
+    root: Path
+    tracked: dict[str, str]
+    links: set[str]
+    changed: set[str]
 
 
 def toplevel(folder: Path) -> Path | None:
@@ -84,26 +105,28 @@ def take(folder: Path, code: Sequence[str], commit: str = "") -> Snapshot:
         AblateError: A folder is in no git work tree, or no file has such a name.
     """
     root = toplevel(folder)
-    tracked, changed = _tracked(folder, root, commit) if root else ({}, set())
+    trees = {root: _tree(folder, root, commit)} if root else {}
     found: dict[str, str] = {}  # path relative to `folder` → git's hash of its content
     folders = []
     for entry in code:
-        inside = {
-            path: blob
-            for path, blob in tracked.items()
-            if entry in (".", "./") or path == entry or path.startswith(f"{entry.rstrip('/')}/")
-        }
+        inside = _inside(folder, trees, entry)
         on_disk = folder / entry
+        its = root
         if not commit and on_disk.is_dir() and not inside:
-            why = "has no file that git tracks" if root else "is in no git work tree with a commit"
+            its = toplevel(on_disk)  # that of another repository, perhaps of a submodule
+            if its and its not in trees:
+                trees[its] = _tree(folder, its, "")
+                inside = _inside(folder, trees, entry)
+        if not commit and on_disk.is_dir() and not inside:
+            why = "has no file that git tracks" if its else "is in no git work tree with a commit"
             raise AblateError(
                 f"code = {entry!r}: {on_disk.resolve()} {why}; list files or globs instead, such as"
                 " train.py or src/**/*.py"
             )
         if not inside:
+            tracked = {path: blob for one in trees.values() for path, blob in one.tracked.items()}
             names = _matching(folder, entry, tracked if commit else None)
-            inside = {name: tracked.get(name) or "" for name in names}
-            inside = {name: blob or _blob(folder / name) for name, blob in inside.items()}
+            inside = {name: tracked.get(name) or _blob((folder / name).resolve()) for name in names}
         if not inside:
             where = f"commit {commit[:12]}" if commit else str(folder.resolve())
             raise AblateError(f"code = {entry!r}: there is no such file in {where}")
@@ -111,8 +134,9 @@ def take(folder: Path, code: Sequence[str], commit: str = "") -> Snapshot:
             folders.append(entry)
         found |= inside
     if not commit:
-        for path in changed & found.keys():
-            found[path] = _blob(folder / path) if (folder / path).exists() else ""
+        for tree in trees.values():
+            found |= _on_disk(folder, tree, tree.changed & found.keys())
+            found |= _linked(folder, tree, (tree.links | tree.changed) & found.keys())
     kept = {
         path: blob
         for path, blob in found.items()
@@ -123,48 +147,166 @@ def take(folder: Path, code: Sequence[str], commit: str = "") -> Snapshot:
             errors="surrogateescape"
         )
     ).hexdigest()
-    if root is None:
-        return Snapshot(digest)
+    files = tuple(sorted(kept))
     if commit:
-        return Snapshot(digest, commit)
-    mine = tuple(sorted(changed & {*kept, *(path for path in found if not found[path])}))
+        return Snapshot(digest, commit, files=files)
+    counted = {*kept, *(path for path in found if not found[path])}
+    mine = [(tree.root, sorted(tree.changed & counted)) for tree in trees.values()]
     return Snapshot(
         digest,
-        (git(folder, "rev-parse", "HEAD") or b"").decode().strip(),
-        mine,
+        (git(folder, "rev-parse", "HEAD") or b"").decode().strip() if root else "",
+        tuple(path for _, paths in mine for path in paths),
         _untracked(folder, folders),
-        _diff(folder, mine),
+        "".join(_diff(folder, its, paths) for its, paths in mine),
+        files,
     )
 
 
-def git(folder: Path, *arguments: str) -> bytes | None:
-    """Return what a git command prints; None if it fails. It takes no locks."""
+def modules(base: Path, files: Sequence[Path]) -> list[Path]:
+    """Return Python files, and the modules in a folder that they import, by what is written there.
+
+    Imports by a computed name, and modules that are elsewhere, are not found.
+
+    Args:
+        base: Where Python looks for modules first: the folder of the script.
+        files: The first files.
+    """
+    found: dict[Path, None] = {}
+    waiting = list(files)
+    while waiting:
+        if (path := waiting.pop()) not in found:
+            found[path] = None
+            waiting += [one for name in _imports(base, path) for one in module(base, name)]
+    return list(found)
+
+
+def module(base: Path, name: str) -> list[Path]:
+    """Return the files in a folder that are read when a module is imported; none if it has none.
+
+    Args:
+        base: The folder.
+        name: Such as "a.b", for a/__init__.py and a/b.py.
+    """
+    found, place = [], base
+    for part in name.split("."):
+        both = place / part / "__init__.py", place / f"{part}.py"  # the first is imported
+        found += [one for one in both if one.is_file()][:1]
+        place /= part
+    return found
+
+
+def _imports(base: Path, path: Path) -> Iterator[str]:
+    """The names of modules that a file may import, with those of what it takes from modules."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = [node.module] if node.module else []
+            if node.level and path.is_relative_to(base):
+                parts = path.relative_to(base).parts
+                above = [*parts[: len(parts) - node.level], *above]
+            yield from (".".join([*above, one.name]) for one in node.names)
+
+
+def git(folder: Path, *arguments: str, given: bytes = b"") -> bytes | None:
+    """Return what a git command prints for some input; None if it fails. It takes no locks."""
     command = ["git", "-C", str(folder), *arguments]
     try:
         return subprocess.run(
             command,
             capture_output=True,
             check=True,
-            stdin=subprocess.DEVNULL,
+            input=given,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
         ).stdout
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
-def _tracked(folder: Path, root: Path, commit: str) -> tuple[dict[str, str], set[str]]:
-    """Path relative to `folder` → hash in a commit, and the paths that differ on the disk."""
+def _tree(folder: Path, root: Path, commit: str) -> _Tree:
+    """A work tree as it is on the disk, or a commit of it."""
     listed = git(root, "ls-tree", "-r", "-z", commit or "HEAD") or b""
-    found = {}
+    found, links = {}, set()
     for line in filter(None, listed.split(b"\0")):
-        kind, _, path = line.partition(b"\t")
-        found[_seen_from(folder, root, path)] = kind.split()[2].decode()
+        about, _, name = line.partition(b"\t")
+        path = _seen_from(folder, root, name)
+        mode, _, blob = about.decode().split()
+        found[path] = blob
+        if mode == "120000":
+            links.add(path)
     if commit:
-        return found, set()
-    differing = git(root, "diff", "--name-only", "--no-renames", "-z", "HEAD") or b""
+        return _Tree(root, found, links, set())
+    options = "--name-only", "--no-renames", "--ignore-submodules=untracked", "-z"
+    differing = git(root, "diff", *options, "HEAD") or b""
     changed = {_seen_from(folder, root, path) for path in filter(None, differing.split(b"\0"))}
     found |= dict.fromkeys(changed - found.keys(), "added")  # to git, since the commit
-    return found, changed
+    return _Tree(root, found, links, changed)
+
+
+def _inside(folder: Path, trees: Mapping[Path, _Tree], entry: str) -> dict[str, str]:
+    """The tracked files that an entry of `code` names, or that are in the folder that it names."""
+    here = folder.resolve()
+    name = os.path.relpath(here / entry, here)
+    if name == ".":  # the whole work tree, of which the folder may be a part
+        return next((one.tracked for one in trees.values() if here.is_relative_to(one.root)), {})
+    return {
+        path: blob
+        for tree in trees.values()
+        for path, blob in tree.tracked.items()
+        if path == name or path.startswith(f"{name}/")
+    }
+
+
+def _on_disk(folder: Path, tree: _Tree, paths: Iterable[str]) -> dict[str, str]:
+    """Git's hashes of what is on the disk, as a commit would have them; "" for what is gone."""
+    found, files = {}, []
+    for path in paths:
+        place = folder / path
+        if place.is_symlink():
+            found[path] = _blob(place)
+        elif place.is_file():
+            files.append(path)
+        elif (place / ".git").exists():  # a submodule: its commit, and what differs from that
+            inner = take(place, (".",))
+            found[path] = inner.commit + (f"+{inner.version}" if inner.changed else "")
+        else:
+            found[path] = ""
+    # by the filters of git, which change ends of lines, or keep large files elsewhere
+    listed = [os.path.relpath(folder.resolve() / path, tree.root) for path in files]
+    given = "".join(f"{path}\n" for path in listed).encode(errors="surrogateescape")
+    hashed = git(tree.root, "hash-object", "--stdin-paths", given=given) if files else b""
+    blobs = (hashed or b"").decode().split()
+    if len(blobs) != len(files):  # a filter fails, or the name of a file has a line feed
+        blobs = [_blob(folder / path) for path in files]
+    return found | dict(zip(files, blobs, strict=True))
+
+
+def _linked(folder: Path, tree: _Tree, paths: Iterable[str]) -> dict[str, str]:
+    """Hashes of the source files outside of the work tree that its links lead to."""
+    found = {}
+    for path in paths:
+        place, target = folder / path, (folder / path).resolve()
+        if place.is_symlink() and not target.is_relative_to(tree.root):
+            for file in _sources(target):
+                found[f"{path} -> {os.path.relpath(file, target)}"] = _blob(file)
+    return found
+
+
+def _sources(target: Path) -> list[Path]:
+    """The source files that a link leads to; none if they are among too many."""
+    found = [target] if target.is_file() and target.name.endswith(SOURCES) else []
+    seen = 0
+    for folder, folders, names in os.walk(target):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        seen += len(names)
+        if seen > LINKED:
+            return []
+        found += [Path(folder, name) for name in names if name.endswith(SOURCES)]
+    return [one for one in found if one.is_file()]
 
 
 def _seen_from(folder: Path, root: Path, path: bytes) -> str:
@@ -176,14 +318,24 @@ def _matching(folder: Path, entry: str, tracked: Iterable[str] | None) -> list[s
     if tracked is not None:
         pattern = entry.replace("**/", "*")  # in which * stands for folders too
         return sorted(path for path in tracked if fnmatch.fnmatchcase(path, pattern))
-    if Path(entry).is_absolute():
-        return [entry] if Path(entry).is_file() else []
+    if (path := Path(entry)).is_absolute():
+        if path.is_file():
+            return [entry]
+        found = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
+        return sorted(str(p) for p in found if p.is_file())
     return sorted(str(p.relative_to(folder)) for p in folder.glob(entry) if p.is_file())
 
 
 def _blob(path: Path) -> str:
-    """Git's hash of a file's content."""
-    data = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
+    """Git's hash of a file's content.
+
+    Raises:
+        AblateError: It cannot be read.
+    """
+    try:
+        data = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
+    except OSError as error:
+        raise AblateError(f"code: {path} cannot be read: {error.strerror}") from None
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
@@ -200,23 +352,26 @@ def _is_study(folder: Path, path: str, blob: str, commit: str) -> bool:
 
 
 def _untracked(folder: Path, folders: Sequence[str]) -> tuple[str, ...]:
-    if not folders:
-        return ()
-    found = git(folder, "ls-files", "--others", "--exclude-standard", "-z", "--", *folders) or b""
+    found = set()
+    for entry in folders:
+        listed = git(folder / entry, "ls-files", "--others", "--exclude-standard", "-z") or b""
+        for name in map(os.fsdecode, filter(None, listed.split(b"\0"))):
+            found.add(os.path.normpath(os.path.join(entry, name)))
     return tuple(
         sorted(
             path
-            for path in map(os.fsdecode, filter(None, found.split(b"\0")))
+            for path in found
             if path.endswith(SOURCES) and ".outputs/" not in path
             if not _is_study(folder, path, "", "")
         )
     )
 
 
-def _diff(folder: Path, changed: Sequence[str]) -> str:
+def _diff(folder: Path, root: Path, changed: Sequence[str]) -> str:
     if not changed:
         return ""
-    found = git(folder, "diff", "--no-color", "--no-ext-diff", "HEAD", "--", *changed)
+    paths = [os.path.relpath(folder.resolve() / path, root) for path in changed]
+    found = git(root, "diff", "--no-color", "--no-ext-diff", "HEAD", "--", *paths)
     return (found or b"").decode(errors="replace")
 
 

@@ -56,6 +56,8 @@ def run_study(
     if outcome.exit_code < 128:
         for sentence in status.waiting(db, study.name):
             pool.say(f"{study.name}: {sentence}")
+        for sentence in status.alike(db, study.name):
+            pool.say(f"{study.name}: Warning: {sentence}")
         if lacking := runs.unkept(db, newest):
             pool.say(f"{study.name}: {runs.without_weights(lacking)}")
     return outcome

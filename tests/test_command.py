@@ -162,11 +162,12 @@ def test_a_mistake_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("name", "valid"), [("optim.name", "optim_name"), ("2-a", "_2_a"), ("+model.é", "_model__")]
+    ("name", "valid", "dashes"),
+    [("optim.name", "optim_name", ""), ("2-a", "_2_a", "--"), ("+model.é", "_model__", "")],
 )
 @pytest.mark.parametrize("option", ["--factor", "--base", "--tune"])
 def test_a_new_study_names_what_no_placeholder_can_name(
-    ablate: Command, tmp_path: Path, option: str, name: str, valid: str
+    ablate: Command, tmp_path: Path, option: str, name: str, valid: str, dashes: str
 ) -> None:
     (tmp_path / "train.py").write_text("print(1)\n")
     new = ["new", "own", "--metric", "val_loss", "--factor", "norm=1,2"]
@@ -174,7 +175,7 @@ def test_a_new_study_names_what_no_placeholder_can_name(
     more = ["--tune", "points=3"] if option == "--tune" else []
     for command in ("train.py", f"train.py {name}={{{name}}}"):
         old = ["--command", f"{sys.executable} {command}", option, f"{name}={levels}"]
-        refused(ablate, [*new, *more, *old], [name, f"{name}={{{valid}}}"])
+        refused(ablate, [*new, *more, *old], [name, f" {dashes}{name}={{{valid}}}"])
     renamed = ["--command", f"{sys.executable} train.py {name}={{{valid}}}"]
     assert ablate(*new, *more, *renamed, option, f"{valid}={levels}")[0] == 0
 
@@ -313,6 +314,54 @@ def test_data_that_git_does_not_track_counts_where_code_lists_it(tmp_path: Path)
     assert keys(study(tmp_path)) == keys(unlisted)
 
 
+@pytest.mark.parametrize(
+    ("run", "files"),
+    [
+        ("python train.py", "lib/__init__.py lib/net.py lib/norm.py other.py train.py"),
+        (
+            f"{sys.executable} ./train.py",
+            "lib/__init__.py lib/net.py lib/norm.py other.py train.py",
+        ),
+        ("python -m lib.net", "lib/__init__.py lib/net.py lib/norm.py"),
+        ("env A=1 python -m lib", "lib/__init__.py lib/__main__.py other.py"),
+        ("sh plain.sh -m lib", "plain.sh"),
+        (f"{sys.executable} -m elsewhere.train", ""),
+    ],
+)
+def test_outside_of_git_code_is_the_script_and_the_modules_it_imports(
+    tmp_path: Path, run: str, files: str
+) -> None:
+    texts = {
+        "train.py": "import json, lib.net\ndef f():\n    from other import x\n",
+        "lib/__init__.py": "",
+        "lib/net.py": "from . import norm\nfrom .norm import rms\nfrom lib import missing\n",
+        "lib/norm.py": "import lib\n",
+        "lib/__main__.py": "from other import *\n",
+        "other.py": "not python",
+        "unused.py": "",
+        "plain.sh": "python train.py\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    run = f'"{run} --norm {{norm}} --lr {{lr}} --seed {{seed}}"'
+    before = study(tmp_path, run=run)
+    assert all(name in " ".join(before.about) for name in files.split())
+    for name in texts:
+        (tmp_path / name).write_text(f"{texts[name]}# changed\n")
+        assert bool(keys(study(tmp_path, run=run)) & keys(before)) is (name not in files), name
+        (tmp_path / name).write_text(texts[name])
+    if not files:
+        assert "no code is part" in " ".join(before.about)
+
+
+def test_a_script_outside_of_git_that_imports_nothing_here_has_the_version_it_had(
+    tmp_path: Path,
+) -> None:
+    (made,) = study(tmp_path, run=RUN.replace(sys.executable, "python")).code
+    assert made.version == ("50f73df5c95ad52178a3f191069b2d6272564c99e3e3cdd25a17b46bece9608d")
+
+
 def test_runs_whose_numbers_are_read_in_another_way_are_others(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)\n")
     ways = (
@@ -334,6 +383,117 @@ def test_a_file_has_the_hash_that_git_gives_it(tmp_path: Path) -> None:
     subprocess.run(["rm", "-rf", str(tmp_path / ".git")], check=True)
     assert snapshot.take(tmp_path, ["a.py"]).version == tracked.version
     assert snapshot.take(tmp_path, ["*.py"]).version == tracked.version
+
+
+def repository(folder: Path, **files: str) -> Path:
+    """A git work tree with these files in one commit; `/` in a name is written `__`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    git(folder, "init", "-q", "-b", "main")
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_py", ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "first")
+    return folder
+
+
+def version(folder: Path, *code: str) -> str:
+    return snapshot.take(folder, code or (".",)).version
+
+
+def test_a_submodule_is_known_by_its_commit_and_what_differs_from_it(tmp_path: Path) -> None:
+    lib = repository(tmp_path / "lib", net_py="a = 1\n")
+    main = repository(tmp_path / "main", train_py="")
+    git(main, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(lib), "lib")
+    added = version(main)
+    git(main, "commit", "-qm", "lib")
+    assert version(main) == added
+    (main / "lib" / "net.py").write_text("a = 2\n")
+    dirty = snapshot.take(main, ["."])
+    assert dirty.version != added and dirty.changed == ("lib",)
+    assert version(main, "lib") != version(main, "train.py")
+    git(main / "lib", "commit", "-qam", "second")
+    moved = version(main)
+    git(main, "commit", "-qam", "moved")
+    assert version(main) == moved not in (added, dirty.version)
+    git(main, "submodule", "-q", "deinit", "lib")
+    assert version(main) == moved
+
+
+def test_what_replaces_a_tracked_file_is_no_error(tmp_path: Path) -> None:
+    main = repository(tmp_path / "main", train_py="", conf="1")
+    (main / "conf").unlink()
+    without = version(main)
+    (main / "conf").mkdir()
+    assert version(main) == without
+
+
+def test_links_out_of_the_work_tree_count_with_the_sources_they_lead_to(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "lib").mkdir(parents=True)
+    (outside / "lib" / "net.py").write_text("1")
+    (outside / "base.yaml").write_text("1")
+    main = repository(tmp_path / "main", train_py="")
+    (main / "lib").symlink_to("../outside/lib")
+    (main / "base.yaml").symlink_to(outside / "base.yaml")
+    (main / "inside").symlink_to("train.py")
+    added = version(main)
+    git(main, "add", ".")
+    git(main, "commit", "-qm", "links")
+    seen = {version(main)}
+    assert added not in seen
+    for path in ("lib/net.py", "base.yaml", "lib/more.py"):
+        (outside / path).write_text("2")
+        seen.add(version(main))
+    assert len(seen) == 4
+    (outside / "lib" / "weights.bin").write_text("1")
+    assert version(main) in seen
+
+
+def test_a_listed_link_that_git_does_not_track_counts_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("1")
+    (tmp_path / "train.py").symlink_to("net.py")
+    before = version(tmp_path, "train.py")
+    (tmp_path / "net.py").write_text("2")
+    assert version(tmp_path, "train.py") != before
+
+
+def test_an_uncommitted_file_has_the_version_of_its_commit_behind_a_filter(tmp_path: Path) -> None:
+    main = repository(tmp_path / "main", train_py="a\n", sub__part_py="a\n")
+    (main / ".gitattributes").write_text("*.py text\n*.ipynb filter=strip\n")
+    git(main, "config", "filter.strip.clean", "grep -v output")
+    (main / "a.ipynb").write_text("code\n")
+    git(main, "add", ".")
+    git(main, "commit", "-qm", "filters")
+    (main / "train.py").write_bytes(b"b\r\n")
+    (main / "sub" / "part.py").write_bytes(b"b\r\n")
+    (main / "a.ipynb").write_text("code 2\noutput\n")
+    (main / "new.py").write_bytes(b"c\r\n")
+    git(main, "add", "new.py")
+    before = version(main), version(main / "sub"), version(main / "sub", "part.py")
+    git(main, "commit", "-qam", "second")
+    assert (version(main), version(main / "sub"), version(main / "sub", "part.py")) == before
+
+
+def test_code_of_another_repository_and_absolute_globs(tmp_path: Path) -> None:
+    lab = repository(tmp_path / "lab", src__mylab__net_py="a = 1\n", src__mylab__sub__a_py="")
+    main = repository(tmp_path / "main" / "study", train_py="").parent
+    entries = (
+        "../lab/src/mylab",
+        str(lab / "src/mylab"),
+        f"{lab}/src/**/*.py",
+        "../lab/src/./mylab/",
+    )
+    before = [version(main, "study/train.py", entry) for entry in entries]
+    assert before[0] == before[1] == before[3]
+    (lab / "src" / "mylab" / "net.py").write_text("a = 2\n")
+    (lab / "src" / "mylab" / "new.py").write_text("")
+    taken = snapshot.take(main / "study", ["train.py", "../../lab/src/mylab"])
+    assert taken.changed == ("../../lab/src/mylab/net.py",) and "+a = 2" in taken.diff
+    assert taken.untracked == ("../../lab/src/mylab/new.py",)
+    for entry, old in zip(entries, before, strict=True):
+        assert version(main, "study/train.py", entry) != old
 
 
 @pytest.mark.parametrize("goal", ["min", "max"])

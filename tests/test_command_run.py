@@ -5,23 +5,28 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sqlite3
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cli_helpers import ROOT, Run, git, python, refused
-from in_process import scripts
+from in_process import InProcessExecutor, scripts
 from launch_helpers import Launcher, launch, processes, rows, wait_for, workers
 from report_study import svg_only  # noqa: F401
 
 from ablate import analysis, report, store
 from ablate.analysis import records
 from ablate.errors import AblateError
+from ablate.kinds import Job
 from ablate.launch import pool
 from ablate.launch.devices import Device
+from ablate.launch.executor import Ended
+from ablate.launch.plain import PlainTrainer
 from ablate.plan import Plan, plan
 from ablate.store import query, questions
 from ablate.study import load
@@ -286,6 +291,61 @@ def test_a_script_ends_with_its_worker(tmp_path: Path, monkeypatch: pytest.Monke
     wait_for(lambda: not [line for line in _commands() if str(SCRIPT) in line and mine in line], 30)
 
 
+class Evicting(InProcessExecutor):
+    """Takes the machine away from a job as soon as it has reported a number up to 6."""
+
+    def poll(self, timeout: float) -> list[Ended]:
+        for handle, paths in self.journals.items():
+            told = "".join(path.read_text() for path in paths if path.exists())
+            if re.search(r'"score":\s*\[[1-6][.\]]', told):
+                self.cancel(handle)
+        return super().poll(timeout)
+
+    def submit(self, slot: int, job: Job, journals: Sequence[Path]) -> int:
+        handle = super().submit(slot, job, journals)
+        self.journals = getattr(self, "journals", {}) | {handle: journals}
+        return handle
+
+
+@pytest.mark.parametrize(
+    ("saved", "step", "counts"),
+    [
+        ("os.devnull", "1", {"failed": 2}),
+        ("os.environ['ABLATE_CHECKPOINTS'] + '/state'", "1", {"complete": 2}),
+        ("sys.argv[1] + '.state'", "done", {"complete": 2}),
+    ],
+    ids=["nothing", "checkpoint", "elsewhere"],
+)
+def test_a_script_that_is_stopped_again_and_again_fails_unless_it_gets_further(
+    tmp_path: Path, saved: str, step: str, counts: dict[str, int]
+) -> None:
+    script, file = tmp_path / "train.py", tmp_path / "own.toml"
+    script.write_text(
+        f"import os, sys, time\nfile = {saved}\n"
+        "done = 1 + (len(open(file).read()) if os.path.exists(file) else 0)\n"
+        "open(file, 'a').write('x')\n"
+        f'print(\'{{"step": %d, "score": %d}}\' % ({step}, done))\n'
+        "done > 6 or time.sleep(20)\n"
+    )
+    file.write_text(
+        'name = "own"\nquestion = "?"\nmetric = "score"\ngoal = "lower"\nseeds = 1\n'
+        f'[command]\nrun = "{sys.executable} {script} {{x}}"\n[factors]\nx = [1, 2]\n'
+    )
+
+    def evicting() -> Evicting:
+        return Evicting([Device("cpu", 1 << 30, 1)] * 2, PlainTrainer)
+
+    outcome, said = launch(plan(load(str(file))), tmp_path / "a.db", executor=evicting)
+    assert outcome.counts == counts, said
+    stopped = "SELECT run_id, count(*) FROM attempt WHERE status = 'stopped' GROUP BY 1"
+    number = 3 if "failed" in counts else 6
+    assert rows(tmp_path / "a.db", stopped) == [(1, number), (2, number)]
+    if "failed" in counts:
+        errors = rows(tmp_path / "a.db", "SELECT error FROM attempt WHERE status = 'failed'")
+        assert len(errors) == 2 and all("$ABLATE_CHECKPOINTS" in one for (one,) in errors)
+        assert said.count("fails after 3") == 1
+
+
 def test_two_scripts_share_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, log = tmp_path / "a.db", tmp_path / "log"
     monkeypatch.setenv("SCRIPT_DELAY", "0.4")
@@ -315,6 +375,31 @@ def test_a_script_that_ignores_its_seed_is_named(
         ("depth=1", (0, 1), 2),
         ("depth=2", (0, 1), 2),
     ]
+
+
+@pytest.mark.parametrize("reads", ["bool", "'true'.__eq__"])
+@pytest.mark.parametrize("levels", ["[false, true]", "['a', 'true']"])
+def test_a_script_that_ignores_a_factor_is_named(tmp_path: Path, reads: str, levels: str) -> None:
+    script, file, path = tmp_path / "train.py", tmp_path / "own.toml", tmp_path / "a.db"
+    script.write_text(
+        f"import sys\nread = {reads}\n"
+        "for step in (1, 2):\n"
+        "    score = int(sys.argv[2]) / step + read(sys.argv[1])\n"
+        'print(\'{"step": %d, "score": %s}\' % (step, score))\n'.replace("print", "    print")
+    )
+    file.write_text(
+        'name = "own"\nquestion = "?"\nmetric = "score"\ngoal = "lower"\nseeds = 2\n'
+        f'[command]\nrun = "{sys.executable} {script} {{x}} {{seed}}"\n[factors]\nx = {levels}\n'
+    )
+    _, said = launch(plan(load(str(file))), path, executor=scripts)
+    found = analysis.findings("own", str(path)).of(records.SameArms)
+    ignored, hinted = reads == "bool", "false" in levels
+    assert [one.seeds for one in found] == [(0, 1)] * ignored
+    with store.open(str(path)) as db:
+        answer = report.answer(report.gather(db, "own"))
+    for text in (said, answer):
+        assert ("ignores or misreads x" in text.replace("\n", " ")) is ignored
+        assert ("type=bool" in text) is (ignored and hinted)
 
 
 def test_a_number_of_some_runs_only_is_named(

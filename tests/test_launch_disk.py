@@ -85,6 +85,8 @@ def test_a_full_disk_is_one_line_and_the_study_goes_on_when_there_is_room(
     assert launch(plan, path)[0] == DONE
     assert content(path) == undisturbed
     assert rows(path, "PRAGMA integrity_check") == [("ok",)]
+    lost = rows(path, "SELECT error FROM attempt WHERE status = 'dead'")
+    assert all("the disk is full" in error for (error,) in lost), lost
 
 
 def test_a_worker_without_room_fails_no_run(

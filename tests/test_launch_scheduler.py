@@ -9,7 +9,7 @@ from ablate.kinds.transformer import run_of
 from ablate.launch import packs
 from ablate.launch.devices import Device
 from ablate.launch.executor import Slot
-from ablate.launch.scheduler import RETRIES, Pack, Scheduler, may_retry
+from ablate.launch.scheduler import RETRIES, STOPS, Pack, Scheduler, may_retry
 from ablate.store.records import Candidate
 
 CPU = Device("cpu", 8 << 30, 1)
@@ -191,3 +191,26 @@ def test_a_pack_that_ends_late_does_not_make_the_next_ones_larger(four: None) ->
     smallest = first(scheduler, [run(5, losses=2)], {}, slots(GPUS[0])).size
     scheduler.ended(early, early.runs[0], "oom")
     assert first(scheduler, [run(5, losses=2)], {}, slots(GPUS[0])).size == smallest
+
+
+# -- runs that are stopped again and again ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("attempts", "given_up"),
+    [  # the step that each attempt reached, and that of its checkpoint
+        ([(8, 0), (8, 0), (7, 0)], True),
+        ([(0, 0), (0, 0), (0, 0)], True),
+        ([(8, 8), (8, 0), (8, 8), (8, 0)], True),
+        ([(8, 8), (9, 9), (10, 10), (11, 11)], False),
+        ([(8, 0), (8, 0), (9, 0), (9, 0), (9, 0)], False),
+    ],
+    ids=["no checkpoint", "no step", "the same checkpoint", "ever further", "sometimes further"],
+)
+def test_a_run_is_given_up_that_is_stopped_without_progress(
+    attempts: list[tuple[int, int]], given_up: bool
+) -> None:
+    scheduler = Scheduler()
+    stops = [scheduler.stop(run(1), step, saved).times for step, saved in attempts]
+    assert (max(stops) >= STOPS) is given_up
+    assert scheduler.stop(run(2), 8, 0).times == 1, "each run for itself"

@@ -65,6 +65,24 @@ def test_status_of_a_running_and_then_ended_run(tmp_path, ablate: Run):
     ]
 
 
+def test_runs_in_the_queue_of_a_cluster_are_no_running_ones(tmp_path, ablate: Run):
+    plan, path = small_plan(tmp_path, [1e-3, 2e-3], seeds=10, steps=100), tmp_path / "a.db"
+    with store.open(str(path), create=True) as db, Owner.here(db, on="slurm/stub") as owner:
+        study_id = register(db, plan)
+        (claimed, *_) = claim_next(db, study_id, owner, 18)
+        with Journal(claimed.journal) as journal:
+            journal.append("start", step=0, device="cpu", threads=1)
+        ingest(db, claimed.attempt_id)
+        (study,) = status.studies(db)
+        shown = ablate("status", "stub", "--db", str(path))[1]
+    assert study.counts == {"planned": 2, "running": 1, "queued": 17}
+    lines = [line.split() for line in shown.splitlines()]
+    heading, row = next((line, lines[k + 2]) for k, line in enumerate(lines) if "queued" in line)
+    assert dict(zip(heading, row, strict=False))["queued"] == "17"
+    listed = sum("in a queue" in line for line in shown.splitlines())
+    assert listed < 8 and "further" in shown
+
+
 def test_running_losses_have_the_digits_that_seeds_leave(tmp_path, ablate: Run):
     """The losses of two complete seeds deviate by 0.14 in one cell and 0.28 in the other."""
     plan, path = small_plan(tmp_path, [1e-3, 2e-3], seeds=3, steps=100), tmp_path / "a.db"

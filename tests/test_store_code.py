@@ -74,6 +74,9 @@ def test_runs_that_left_another_study_of_the_same_code_are_not_counted(db: Datab
     assert list(stored.notes("wiring", db)) == [
         f"4 runs by an earlier parts.py ({FIRST.version[:12]}) left the study wiring."
     ]
+    trained(db, replace(FIRST, name="moved.py"))  # the same content under another name
+    trained(db, SECOND)
+    assert len(list(stored.notes("wiring", db))) == 1
     trained(db, FIRST, "other", lr=0.1)
     for name in ("wiring", "other"):  # nothing says which of the two they left
         assert {left for *_, left in told(db, name)} == {0}

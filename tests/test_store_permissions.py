@@ -22,11 +22,10 @@ from ablate.store import migrate, owners, register
 
 COUNT = "query 'SELECT count(*) AS runs, sum(loss) AS loss FROM runs' --format csv"
 COUNTED = "runs,loss\n25,100.0\n"
-READS = ("status", "show 1", COUNT, "db check", "export quickstart out/x.csv")
+READS = ("status", "show 1", COUNT, "db check", "db upgrade", "export quickstart out/x.csv")
 WRITES = (
     f"run {QUICKSTART} --device cpu",
     "analyse quickstart",
-    "db upgrade",
     "db thin",
     "db forget quickstart --yes",
     "db check --repair",

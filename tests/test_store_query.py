@@ -7,13 +7,16 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from launch_helpers import processes
 from store_plans import do_all, fresh, names, plan_of, rows
 
+from ablate import store
 from ablate.errors import AblateError
 from ablate.store import Database, owners, query, register
+from ablate.store.names import require_study
 
 
 @pytest.fixture(scope="module")
@@ -176,3 +179,12 @@ def test_tables_and_views_with_columns(db: Database) -> None:
     ]
     for name, _, columns in listed:
         assert query.run(db, f'SELECT * FROM "{name}" LIMIT 0')[0] == columns
+
+
+def test_a_database_without_a_study_has_none_to_choose_from(tmp_path: Path) -> None:
+    with (
+        store.open(str(tmp_path / "a.db"), create=True) as empty,
+        pytest.raises(AblateError, match="'norms'") as error,
+    ):
+        require_study(empty, "norms")
+    assert "Choices" not in str(error.value)

@@ -136,6 +136,7 @@ def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
     yield from cells.lossy(data)
     yield from own.thresholds(data)
     yield from own.same_seeds(data)
+    yield from own.same_arms(data)
     yield from own.partly_reported(data)
     yield from own.other_steps(data)
     yield from cells.copying(data)

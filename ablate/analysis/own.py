@@ -51,6 +51,13 @@ def same_seeds(data: StudyData) -> Iterator[records.SameSeeds]:
             yield records.SameSeeds(**named[one.cell], seeds=one.seeds, of=one.of)
 
 
+def same_arms(data: StudyData) -> Iterator[records.SameArms]:
+    """Yield the cells of a script whose curves equal those of their baselines for every seed."""
+    if data.study.own:
+        for one in status.same_arms(data.db, data.study.name):
+            yield records.SameArms(**vars(one))
+
+
 def partly_reported(data: StudyData) -> Iterator[records.PartlyReported]:
     """Yield the numbers that some completed runs of a script reported, and others did not."""
     if not data.study.own:

@@ -527,6 +527,28 @@ class SameSeeds(OfCell):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SameArms(Finding):
+    """A cell of a script with the curves of its baseline: it may ignore or misread the factor.
+
+    Attributes:
+        factor: Factor that differs from the baseline.
+        level: Level of `factor`.
+        baseline_level: The baseline's level of `factor`.
+        cell: Label of the cell.
+        baseline: Label of the baseline cell.
+        seeds: Seeds that both completed, all with identical curves of the metric.
+    """
+
+    kind: ClassVar[str] = "same-arms"
+    factor: str
+    level: str
+    baseline_level: str
+    cell: str
+    baseline: str
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class LossyTokenizer(Finding):
     """A tokenizer that loses text, in a study by bits per byte.
 

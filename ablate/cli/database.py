@@ -11,6 +11,7 @@ import typer
 from ablate.cli.flags import Command, Group
 from ablate.cli.output import echo
 from ablate.cli.render import Db, Stored
+from ablate.errors import AblateError
 from ablate.store.location import exists, locate
 from ablate.units import listed, memory
 
@@ -69,6 +70,13 @@ def path(db: Db = None) -> None:
 @app.command(cls=Command)
 def upgrade(db: Db = None) -> None:
     """Upgrade an older database to this version; a backup is kept next to it."""
+    from ablate import store
+    from ablate.store import migrate
+
+    with contextlib.suppress(AblateError), store.open(db) as database:
+        if migrate.version(database.path) == migrate.HEAD:  # which may be read-only
+            echo(f"{database.path} is up to date")
+            return
     with to_write(db) as database:
         echo(f"{database.path} is up to date")
 
@@ -121,7 +129,6 @@ def merge(
     """Merge another database into this one; duplicates are kept once, effects recomputed."""
     from ablate import store
     from ablate.analysis import analyse
-    from ablate.errors import AblateError
     from ablate.store.merge import merge as join
     from ablate.store.names import studies
 
@@ -223,7 +230,6 @@ def forget(
 
 def require(db: str | None) -> None:
     """Raise `AblateError` if the database does not exist."""
-    from ablate.errors import AblateError
 
     if not exists(locate(db)):
         raise AblateError(

@@ -257,9 +257,11 @@ def _rename(name: str) -> NoReturn:
     from ablate.errors import AblateError
 
     valid = re.sub(r"\W|^(?=\d)", "_", name, flags=re.ASCII)
+    # a name like optim.lr is one of Hydra, whose options have no dashes
+    dashes = "--" if re.fullmatch(r"[\w-]+", name) else ""
     raise AblateError(
         f"{name!r:.80}: a name is letters, digits and underscores; call it {valid:.80}, and write"
-        f" its option in --command, such as {name:.80}={{{valid:.80}}}"
+        f" its option in --command, such as {dashes}{name:.80}={{{valid:.80}}}"
     )
 
 

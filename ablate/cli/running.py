@@ -6,6 +6,7 @@ import contextlib
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Annotated, cast
 
@@ -26,7 +27,7 @@ from ablate.cli.planning import (
 from ablate.cli.render import Db, console, next_command, table
 from ablate.errors import AblateError, unknown
 from ablate.launch.devices import KINDS
-from ablate.units import count, duration, listed, number
+from ablate.units import count, duration, number, plural
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from ablate.store.status import Working
 
 WATCH_SECONDS = 2.0
+QUEUED = 5  # runs in a queue that `status` lists; more are a count
 PLACES = ("local", "slurm", "ray")
 
 
@@ -274,20 +276,28 @@ def _status(database: Database, study: str | None) -> RenderableType:
 
     from ablate.cli.stored import name_of, notes
     from ablate.launch import slurm
-    from ablate.store.status import counts_by_cell, same_seeds, studies
+    from ablate.store.status import alike, counts_by_cell, studies, with_queued
 
     file = study or ""
     study = study and name_of(study, database)
     found = studies(database, study)
     if study is not None and not found:
         raise unknown("study in the database", study, [one.name for one in studies(database)])
-    lines = {one.name: one.survey.counts for one in found}
+    lines = {one.name: one.counts for one in found}
     left = [duration(one.seconds_left) if one.seconds_left else "" for one in found]
     parts: list[RenderableType] = [_counts("study", lines, left)]
     if study is not None:
-        parts.append(_counts("cell", counts_by_cell(database, study)))
-    if working := [(run, one.places) for one in found for run in one.working]:
-        parts.append(_working(working))
+        waiting = Counter(run.cell for one in found for run in one.working if run.waits)
+        cells = counts_by_cell(database, study)
+        cells = {cell: with_queued(counts, waiting[cell]) for cell, counts in cells.items()}
+        parts.append(_counts("cell", cells))
+    working = [(run, one.places) for one in found for run in one.working]
+    in_queue = [each for each in working if each[0].waits]
+    if working:
+        begun = [each for each in working if not each[0].waits]
+        parts.append(_working([*begun, *in_queue[:QUEUED]]))
+    if further := in_queue[QUEUED:]:
+        parts.append(Text(f"{plural(len(further), 'further run')} in a queue"))
     parts += [Text(f"{one.name}: {sentence}") for one in found for sentence in one.waiting]
     parts += [
         Text(f"{one.name}: {sentence}")
@@ -296,12 +306,9 @@ def _status(database: Database, study: str | None) -> RenderableType:
     ]
     parts += [Text(note) for one in found for note in notes(one.name, database, file)]
     parts += [
-        Text(
-            f"Warning: {one.name}: seeds {listed(same.seeds)} of {same.cell} have identical curves:"
-            " they may be copies of one run, or the script may ignore its seed"
-        )
+        Text(f"Warning: {one.name}: {sentence}")
         for one in found
-        for same in same_seeds(database, one.name)
+        for sentence in alike(database, one.name)
     ]
     return Group(*parts)
 
@@ -312,7 +319,8 @@ def _counts(heading: str, lines: dict[str, dict[str, int]], left: Sequence[str] 
     """
     from ablate.store.records import RUN_STATUS
 
-    shown = [state for state in RUN_STATUS if any(state in counts for counts in lines.values())]
+    states = ("queued", *RUN_STATUS)
+    shown = [state for state in states if any(state in counts for counts in lines.values())]
     more = ["left"] if any(left) else []
     rows = [
         [

@@ -39,7 +39,7 @@ def notes(name: str, database: Database, file: str = "") -> Iterator[str]:
         file: Its file; by default the one of that name in studies/.
     """
     from ablate import study
-    from ablate.code import short
+    from ablate.code import identity, short
     from ablate.errors import AblateError
     from ablate.store.code import made
     from ablate.store.status import left, planned
@@ -60,7 +60,9 @@ def notes(name: str, database: Database, file: str = "") -> Iterator[str]:
                 f"{path} was edited after its runs were planned (revision {revision}):"
                 f" {'; '.join(changed[:FEW])}{f'; {more} more' if more > 0 else ''}."
             )
-    for one in made(database, name):
+    versions = sorted(made(database, name), key=lambda one: one.active)
+    # a file that was renamed is there under both names
+    for one in {identity([one.code.label])[0]: one for one in versions}.values():
         if one.left and one.active:  # the code is the same: the file, a text or a decision is not
             yield (
                 f"{plural(one.left, 'run')} of earlier revisions left the study {name}: its cells"

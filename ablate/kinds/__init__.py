@@ -24,6 +24,7 @@ from ablate.errors import unknown
 from ablate.evaluation import Evaluation
 
 Fields = Mapping[str, Any]  # name → JSON value, defaults written out, without the seed
+CHECKPOINTS = "checkpoints"  # folder in a run's own for what a script saves
 SEEDS = ("init_seed", "data_seed")  # fields whose default is the run's seed
 Emit = Callable[..., None]  # emit("metrics", steps=[…], series={…}): a journal event of one run
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate import snapshot
-from ablate.kinds import Context, Emit, Job, Run
+from ablate.kinds import CHECKPOINTS, Context, Emit, Job, Run
 from ablate.kinds.command import values_of
 from ablate.logged import FILE
 from ablate.readings import Curves, Files, Lines, Reading
@@ -85,7 +85,7 @@ def train(job: Job, context: Context) -> None:
     assert job.folder and job.log and len(job.runs) == 1
     run, emit, settings = job.runs[0], context.emit[0], Settings(**job.settings)
     out = job.folder.absolute()  # the script has another working directory
-    checkpoints = out / "checkpoints"
+    checkpoints = out / CHECKPOINTS
     resumed = checkpoints.is_dir() and any(checkpoints.iterdir())
     if not resumed:
         shutil.rmtree(out, ignore_errors=True)

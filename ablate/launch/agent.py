@@ -88,7 +88,7 @@ class Agent:
         for ended in found:
             self._fatal = self._fatal or ended.fatal
             if ended.how == "stopped" and self._signal:  # which Slurm may send to workers too
-                ended = replace(ended, reason=self._why(), notice=self._notice())
+                ended = replace(ended, reason=self._why(), notice=self._notice(), evicted=True)
             self._spool.end(self._name, replace(ended, handle=self._jobs.pop(ended.handle)))
         return bool(found)
 
@@ -100,9 +100,7 @@ class Agent:
         """Return what the user is told about the end of the agent, the first time."""
         told, self._announced = self._announced, True
         said = signal.Signals(self._signal).name
-        return (
-            "" if told else f"Slurm job {self._name} ends ({said}); another one continues its runs"
-        )
+        return "" if told else f"Slurm job {self._name} ends ({said}); its runs are queued again"
 
     def _give_back(self) -> None:
         """Let the workers checkpoint, and end."""
@@ -114,7 +112,7 @@ class Agent:
         self._workers.close(0.0)  # before another agent may take their jobs
         for handle in self._jobs.values():
             why = f"{self._why()} before it could write a checkpoint"
-            self._spool.end(self._name, Ended(handle, "stopped", why))
+            self._spool.end(self._name, Ended(handle, "stopped", why, evicted=True))
 
 
 def slots_here(

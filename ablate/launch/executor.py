@@ -38,6 +38,7 @@ class Ended:
         reason: Why its worker died.
         notice: A sentence for the user on a slot that the executor gave up.
         fatal: Why no job can run any more; "" if others can.
+        evicted: Whether the cluster took its machine away, as at a time limit.
     """
 
     handle: int
@@ -45,6 +46,7 @@ class Ended:
     reason: str = ""
     notice: str = ""
     fatal: str = ""
+    evicted: bool = False
 
 
 class Executor(Protocol):

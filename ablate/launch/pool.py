@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,11 +15,11 @@ from rich.console import Console
 from ablate import metrics
 from ablate.errors import AblateError
 from ablate.journal import Event
-from ablate.kinds import Job
+from ablate.kinds import CHECKPOINTS, Job
 from ablate.launch.executor import Ended, Executor, QueueExecutor
 from ablate.launch.packs import Size
 from ablate.launch.progress import Display, Running, Tally
-from ablate.launch.scheduler import Pack, Scheduler
+from ablate.launch.scheduler import STOPS, Pack, Scheduler
 from ablate.launch.signals import Signals
 from ablate.plan import Plan
 from ablate.plan.tuning import deciding
@@ -168,6 +169,7 @@ class WorkerPool:
         self._jobs: dict[int, Active] = {}  # by the executor's handle
         self._of: dict[int, Active] = {}  # attempt that has not ended → its job
         self._waiting = self._scheduler.queue([], {})
+        self._warned = False  # of a run that was stopped without progress
         self._deadline: float | None = None  # of all jobs, once they are to stop
         self._signals_seen = 0
         self._first_signal = 0.0
@@ -180,14 +182,20 @@ class WorkerPool:
             self._owner = stack.enter_context(Owner.here(self._db, on=queue))
             stack.enter_context(self._signals)
             stack.enter_context(self._display)
+            stack.push(self._record)
             stack.callback(self._executor.close, GRACE)
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, error: object, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         if error and self._queue:
             self._leave(self._queue)  # the next launcher goes on with its jobs
-        self._stack.close()
+        self._stack.__exit__(None if error is None else type(error), error, None)
+
+    def _record(self, _: object, error: BaseException | None, __: object) -> None:
+        """Leave why this launcher ended for the attempts that have not: it may be a full disk."""
+        if error and self._of:
+            self._owner.leave(f"its launcher ended: {error}")
 
     def run(self, plan: Plan, study_id: int) -> bool:
         """Train the unfinished runs of a plan; return whether the study may continue.
@@ -346,9 +354,9 @@ class WorkerPool:
         self._jobs[handle] = job
         self._of |= dict.fromkeys(job.attempts, job)
 
-    def _fail(self, orphans: Sequence[tuple[Candidate, str]]) -> None:
+    def _fail(self, runs: Sequence[tuple[Candidate, str]]) -> None:
         """Record that runs failed, each for its reason, without training them."""
-        of = {run.run_id: (run, why) for run, why in orphans}
+        of = {run.run_id: (run, why) for run, why in runs}
         for each in claim(self._db, self._study_id, self._owner, list(of)):
             run, why = of[each.run_id]
             finish(self._db, each.attempt_id, "failed", why)
@@ -418,7 +426,9 @@ class WorkerPool:
                 reason = "it was stopped during its set-up, before it had trained a step"
         for attempt, (claimed, _) in list(job.attempts.items()):
             if finish(self._db, attempt, how, reason):
-                self._attempt_ended(job, attempt, how, reason)
+                # a worker that does not start on this host is no matter of the run
+                counts = job.begun or ended.evicted
+                self._attempt_ended(job, attempt, how, reason, counts=counts)
             else:
                 self._attempt_ended(job, attempt, *_elsewhere(status_of(self._db, claimed.run_id)))
         if self._queue and ended.how == "stopped" and ended.reason:
@@ -449,9 +459,20 @@ class WorkerPool:
                 self._tally.observe(key, event)
                 if event["event"] == "end":
                     why = event.get("error") or ""
-                    self._attempt_ended(job, attempt, event["status"], why)
+                    self._attempt_ended(job, attempt, event["status"], why, counts=True)
 
-    def _attempt_ended(self, job: Active, attempt: int, how: str, error: str) -> None:
+    def _attempt_ended(
+        self, job: Active, attempt: int, how: str, error: str, *, counts: bool = False
+    ) -> None:
+        """Note the end of an attempt.
+
+        Args:
+            job: Its job.
+            attempt: The attempt.
+            how: Its status.
+            error: Why it ended so.
+            counts: Whether it counts against the run that it was stopped.
+        """
         claimed, run = job.attempts.pop(attempt)
         del self._of[attempt]
         if how == "oom":
@@ -459,9 +480,38 @@ class WorkerPool:
         last = self._scheduler.ended(job.pack, run, how)
         if how == "dead" and not last:
             error = f"{error}; it is tried again"
-        self._display.ended(self._tally.end(claimed.run.key, done=last), how, error)
+        ended = self._tally.end(claimed.run.key, done=last)
+        self._display.ended(ended, how, error)
+        if how == "stopped" and counts and self._deadline is None:
+            self._stopped(run, ended)
         if self._scheduler.stopped and self._deadline is None:
             self._stop()
+
+    def _stopped(self, run: Candidate, ended: Running) -> None:
+        """Give a run up that was stopped again and again without progress; warn before that."""
+        folder = self._db.outputs / run.run.key[:12] / CHECKPOINTS
+        known = self._scheduler.stop(run, ended.step, ended.saved or frozenset(_times(folder)))
+        if not known.times:
+            return
+        longer = (
+            "give its Slurm jobs a longer `time`, as with --slurm time=8:00:00"
+            if self._queue
+            else "train it where it is not stopped so soon"
+        )
+        if self._plan.study.command:
+            longer += ", or let the script save to $ABLATE_CHECKPOINTS and continue from there"
+        if known.times >= STOPS:
+            why = (
+                f"{STOPS} attempts in a row were stopped without a new checkpoint or a step beyond"
+                f" {known.step}: {longer}"
+            )
+            self._fail([(run, why)])
+        elif not self._warned:
+            self._warned = True
+            self.say(
+                f"{self._study}: {ended.label} was stopped without a new checkpoint, and fails"
+                f" after {STOPS} such attempts in a row: {longer}"
+            )
 
     def _kill_hung(self, seconds: float) -> None:
         """Kill jobs whose worker has sent no heartbeat, or made no progress, for too long.
@@ -517,6 +567,13 @@ class WorkerPool:
     def _cancel(self, *, kill: bool = False) -> None:
         for handle in self._jobs:
             self._executor.cancel(handle, kill=kill)
+
+
+def _times(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the files of a folder, and when they were written."""
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # a script may be removing it
+            yield path, path.stat().st_mtime_ns
 
 
 def _elsewhere(status: str) -> tuple[str, str]:

@@ -37,6 +37,7 @@ class Running:
         called: What the metric is called; "" for its usual name.
         step: Steps made.
         began_at: Step of the checkpoint that it resumed from.
+        saved: Step of the last checkpoint that it wrote here; 0 for none.
         loss: Last value of the series that is shown.
         result: The metric at its end.
         speed: Tokens a second.
@@ -51,6 +52,7 @@ class Running:
     called: str = ""
     step: int = 0
     began_at: int = 0
+    saved: int = 0
     loss: float | None = None
     result: float | None = None
     speed: float | None = None
@@ -63,6 +65,8 @@ class Running:
             self.step = event["steps"][-1]
             self.loss = event["series"].get(self.shown, [self.loss])[-1]
             self.speed = event["series"].get("tokens_per_second", [self.speed])[-1]
+        elif event["event"] == "checkpoint":
+            self.saved = self.step = event["step"]
         elif event["event"] == "final":
             name_at = metrics.final(self.metric)
             values = (value for name, at, value in event["values"] if (name, at) == name_at)

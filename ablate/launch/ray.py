@@ -530,7 +530,7 @@ class RayExecutor:
         for handle, (one, _) in list(self._jobs.items()):
             if one is actor:
                 del self._jobs[handle]
-                self._ended.append(Ended(handle, how, why, notice))
+                self._ended.append(Ended(handle, how, why, notice, evicted=how == "stopped"))
                 notice = ""
         self._due = 0.0  # another one starts
 

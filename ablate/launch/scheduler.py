@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ablate import sizes
@@ -17,6 +17,9 @@ from ablate.store.records import ACCEPTED, Candidate
 # Most attempts of a run that loses its worker or runs out of memory. A run that fails by itself
 # gets one attempt: it would fail again.
 RETRIES = 3
+# Most attempts of a run in a row that were stopped without progress, after which it fails: one that
+# is longer than the time limit of its cluster, and saves nothing, would begin again for ever.
+STOPS = 3
 
 _ENDED = {  # status of a parent → what has happened, if it has not failed
     "diverged": "diverged",
@@ -54,6 +57,21 @@ class Pack:
         return f"{self.size.micro_batch} of {batch} sequences in memory at once{each}{again}"
 
 
+@dataclass(frozen=True)
+class Stopped:
+    """What is known of a run that was stopped.
+
+    Attributes:
+        times: Attempts in a row that have made no progress.
+        step: The furthest that any attempt has reached.
+        saved: What the newest checkpoint is known by; falsy before the first.
+    """
+
+    times: int = 0
+    step: int = 0
+    saved: Hashable = None
+
+
 class Scheduler:
     """Chooses jobs for one launcher. Jobs become smaller where memory runs out.
 
@@ -66,6 +84,7 @@ class Scheduler:
     def __init__(self, *, longest_first: bool = False, fail_fast: bool = False):
         self._longest_first, self._fail_fast = longest_first, fail_fast
         self._oom_levels: dict[str, int] = {}  # shape → how often it ran out of memory
+        self._stops: dict[str, Stopped] = {}  # by the key of a run
         self.stopped = False  # by a failure, with `fail_fast`
 
     def queue(self, candidates: Sequence[Candidate], checkpoints: Mapping[str, str]) -> Queue:
@@ -119,6 +138,27 @@ class Scheduler:
         failed = status in ("failed", "timeout") or exhausted
         self.stopped |= failed and self._fail_fast
         return failed or status in ACCEPTED
+
+    def stop(self, run: Candidate, step: int, saved: Hashable) -> Stopped:
+        """Record that an attempt of a run was stopped; return what is known of its stops.
+
+        An attempt has made progress if it left a new checkpoint, or reached a further step than
+        those before it, as a script does that saves elsewhere.
+
+        Args:
+            run: The run.
+            step: The last step that it reached.
+            saved: What its newest checkpoint is known by; falsy if it left none.
+        """
+        before = self._stops.get(run.run.key)
+        known = before or Stopped()
+        saved = saved or known.saved
+        further = saved != known.saved or (before is not None and step > known.step)
+        now = Stopped(0 if further else known.times + 1, max(step, known.step), saved)
+        self._stops[run.run.key] = now
+        if now.times >= STOPS:
+            self.stopped |= self._fail_fast
+        return now
 
     def _ready(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         """Return the runs that can be trained now, the next one first: parents before children."""

@@ -276,10 +276,11 @@ class SlurmExecutor:
         self._release()
         if _cancelled(self._spool).exists() or not self._jobs:
             return ""
-        command, number = shlex.quote(self._request.argument), len(self._jobs)
+        command, waiting = shlex.quote(self._request.argument), len(self._waiting)
         return (
-            f"{number} job{' goes' if number == 1 else 's go'} on in Slurm: `ablate run {command}"
-            f" --on slurm` reads the results, `ablate cancel {command}` ends the Slurm jobs"
+            f"{len(self._jobs) - waiting} jobs in training and {waiting} that wait go on in Slurm:"
+            f" `ablate run {command} --on slurm` reads the results, `ablate cancel {command}` ends"
+            " the Slurm jobs"
         )
 
     def _release(self) -> None:
@@ -345,7 +346,7 @@ class SlurmExecutor:
         for handle, by in taken.items():
             if by == agent and handle in self._jobs:
                 self._spool.forget(handle)
-                self._end(Ended(handle, how, why, notice))
+                self._end(Ended(handle, how, why, notice, evicted=how == "stopped"))
                 notice = ""
 
     def _states(self) -> dict[str, str] | None:

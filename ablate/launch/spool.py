@@ -115,7 +115,8 @@ class Spool:
             file.write_text(str(slots))
         for handle, by in self.taken().items():
             if by == agent:
-                self.end(agent, Ended(handle, "stopped", "its Slurm job was started again"))
+                why = "its Slurm job was started again"
+                self.end(agent, Ended(handle, "stopped", why, evicted=True))
 
     def take(self, agent: str) -> tuple[int, Job, list[Path]] | None:
         """Take the job that has waited longest; None if none waits."""

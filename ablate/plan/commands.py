@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -22,6 +24,11 @@ from ablate.study.template import filled, placeholders
 from ablate.units import duration, listed
 
 WORK_TREE = "work tree"  # the name of code as it is on the disk
+# programs that read the code of a run, and are none themselves
+_PROGRAM = re.compile(
+    r"(python|pypy|(ba|da|z|k|fi)?sh|julia|Rscript|R|node|perl|ruby|lua|env|uv|torchrun|accelerate"
+    r"|deepspeed|srun|mpirun|mpiexec)[\d.]*"
+)
 SCRIPTS = (".py", ".sh", ".R", ".jl", ".pl", ".rb", ".lua", ".js")  # ends of their names
 
 
@@ -85,6 +92,11 @@ class CommandResolver:
         lines = [f"Command, in {self.command.folder}: {' '.join(words)}"]
         for revision, taken in self._taken.items():
             lines += _about_code(revision, taken)
+        if self.command.code is None and any(not one.commit for one in self._taken.values()):
+            lines.append(
+                "Other files that the command reads, such as configuration, make no new runs when"
+                " they change, unless [command] code lists them"
+            )
         if all(self._taken) and self._entries:  # only revisions
             left_out = snapshot.take(self.command.folder, self._entries).changed
             if left_out:
@@ -128,11 +140,7 @@ class CommandResolver:
             return self.command.code
         if snapshot.toplevel(self.command.folder):
             return (".",)
-        return tuple(
-            word
-            for word in self.command.words
-            if not placeholders([word]) and (self.command.folder / word).is_file()
-        )
+        return tuple(dict.fromkeys(_files(self.command)))
 
     def _code(self, revision: str, chosen: Mapping[str, str]) -> str:
         """Return the version of the code, of a git revision where there is one."""
@@ -146,6 +154,26 @@ class CommandResolver:
             self._taken[revision] = taken
             self.sources[taken.version] = f"{folder}@{commit}" if commit else str(folder)
         return self._taken[revision].version
+
+
+def _files(command: Command) -> Iterator[str]:
+    """Yield the files that a command line names, and the modules beside them that they import."""
+    folder, words = command.folder, command.words
+    first = True
+    for k, word in enumerate(words):
+        if placeholders([word]):
+            continue
+        path, named = folder / word, []
+        if path.is_file() and not _PROGRAM.fullmatch(path.name):
+            first = False
+            yield word
+            named = snapshot.modules(path.parent, [path])[1:] if path.suffix == ".py" else []
+        elif first and word == "-m" and k + 1 < len(words):  # python -m package.module
+            name = words[k + 1]
+            files = [*snapshot.module(folder, name), *snapshot.module(folder, f"{name}.__main__")]
+            named = snapshot.modules(folder, files)
+        for file in named:
+            yield str(file) if Path(word).is_absolute() else os.path.relpath(file, folder)
 
 
 def deciding(metric: str) -> str:
@@ -163,7 +191,8 @@ def _about_code(revision: str, taken: snapshot.Snapshot) -> Iterator[str]:
     named = f"{revision}, " if revision else ""
     commit = f"commit {taken.commit[:12]}, " if taken.commit else ""
     if taken.version:
-        yield f"Code: {named}{commit}version {taken.version[:12]}"
+        files = "" if commit else f" of {listed(taken.files, most=10)}"
+        yield f"Code: {named}{commit}version {taken.version[:12]}{files}"
     if taken.changed:
         yield (
             f"Warning: uncommitted changes in {listed(taken.changed, most=5)}: runs are made with"

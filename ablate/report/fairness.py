@@ -13,6 +13,7 @@ from ablate.analysis.records import (
     OtherSteps,
     Pairing,
     PartlyReported,
+    SameArms,
     SameSeeds,
     SeedCount,
     Tuning,
@@ -22,7 +23,7 @@ from ablate.report.data import ReportData
 from ablate.report.labels import percent, sentence
 from ablate.report.sentences import say
 from ablate.store.records import FAILED
-from ablate.store.status import UNFINISHED
+from ablate.store.status import UNFINISHED, misread
 from ablate.study import tuned_field
 from ablate.units import listed, plural
 
@@ -42,6 +43,10 @@ def fairness(data: ReportData) -> list[str]:
         *masked.sentences(data),
         *(say("seed_count", one, data.labels) for one in data.findings.of(SeedCount)),
         *(say("same_seeds", one, data.study.kind) for one in data.findings.of(SameSeeds)),
+        *(
+            say("same_arms", one, data.study.kind, misread(one.level, one.baseline_level))
+            for one in data.findings.of(SameArms)
+        ),
         *(say("lossy_tokenizer", one) for one in data.findings.of(LossyTokenizer)),
         *(say("partly_reported", one) for one in data.findings.of(PartlyReported)),
         *(say("other_steps", one, data.study) for one in data.findings.of(OtherSteps)),

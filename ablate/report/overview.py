@@ -16,6 +16,7 @@ from ablate.analysis.records import (
     Mismatch,
     OfContrast,
     OtherSteps,
+    SameArms,
     SameSeeds,
     SeedGroups,
     Successive,
@@ -206,6 +207,8 @@ def _limits(data: ReportData) -> Iterator[tuple[str, str]]:
     for found in data.findings.of(Copying):
         cells = f"{len(found.cells)} of {plural(found.measured, 'cell')}"
         yield f"in {cells} only some seeds have learnt to copy", "effects"
+    if data.findings.of(SameArms):
+        yield "some arms have identical curves", "basis"
     if data.findings.of(SameSeeds):
         yield "some seeds have identical curves", "basis"
     if data.findings.of(OtherSteps):

@@ -36,6 +36,7 @@ LEASE_SECONDS = 60.0  # without a new heartbeat, after which an attempt on anoth
 
 QUEUE = "slurm"
 
+REASON = 2000  # most bytes of why a launcher ended
 _GONE = "its launcher and its worker no longer ran"
 
 
@@ -59,6 +60,7 @@ class Owner:
     seen: dict[int, tuple[int, float]] = field(default_factory=dict)
     _lock: Journal | None = None
     _file: Path | None = None
+    _left: bool = False
 
     @classmethod
     def here(cls, db: Database, lease: float = LEASE_SECONDS, *, on: str = "") -> Self:
@@ -77,14 +79,24 @@ class Owner:
         owner._file = _lock_file(db, str(owner))
         try:
             owner._lock = Journal(owner._file)
+            with contextlib.suppress(OSError):
+                owner._file.write_bytes(b"\n")  # a block on the disk, for `leave` on a full one
         except OSError as error:
             raise AblateError(f"folder {db.journals} cannot be written: {error.strerror}") from None
         return owner
 
+    def leave(self, reason: str) -> None:
+        """Say why attempts that this owner does not end are dead, to who finds them so."""
+        if self._file:
+            with contextlib.suppress(OSError), self._file.open("r+b") as file:
+                file.write(reason.encode(errors="replace")[:REASON])
+                self._left = True
+
     def close(self) -> None:
         """Release the lock."""
         if self._lock and self._file:
-            self._file.unlink(missing_ok=True)
+            if not self._left:
+                self._file.unlink(missing_ok=True)
             self._lock.close()
             self._lock = None
 
@@ -131,7 +143,7 @@ def mark_all_dead(db: Database) -> set[int]:
     here = socket.gethostname()
     gone = [row for row in _running(db) if _is_local(row, here) and not _holds_lock(db, row)]
     for row in gone:
-        _, reason = _drain(db, row, _GONE)
+        _, reason = _drain(db, row, _why(db, row.owner))
         with db.begin() as connection:
             mark_dead(connection, row.id, reason)
     return {row.run_id for row in gone}
@@ -144,14 +156,14 @@ def stale_attempts(db: Database, owner: Owner, study_id: int) -> list[tuple[int,
         (attempt, the heartbeat by which it is dead, reason): the arguments of `mark_dead`. The
         heartbeat is None if it does not matter, or is in a journal that cannot be ingested.
     """
-    stale = []
+    stale, reasons = [], dict[str, str]()
     for row in _running(db, study_id):
         if row.owner == str(owner) or row.owner.startswith(f"{QUEUE}/"):
             continue
         if _is_local(row, owner.host):
             if _holds_lock(db, row):
                 continue
-            newest, reason = None, _GONE
+            newest, reason = None, reasons.setdefault(row.owner, _why(db, row.owner))
             remove(_lock_file(db, row.owner))
         else:
             newest = _heartbeat(db, row)
@@ -240,6 +252,15 @@ def _holds_lock(db: Database, row: Row[Any]) -> bool:
 def _journal_alive(db: Database, row: Row[Any]) -> bool:
     path = db.journal(row.journal)
     return path is not None and journal.alive(path)
+
+
+def _why(db: Database, owner: str) -> str:
+    """Why an owner of this host no longer runs: what it left, such as that the disk was full."""
+    try:
+        said = _lock_file(db, owner).read_text(errors="replace").strip()
+    except OSError:
+        said = ""
+    return said or _GONE
 
 
 def remove(lock: Path) -> bool:

@@ -219,6 +219,12 @@ def _explained(db: Database, sql: str, error: BaseException) -> AblateError:
             known
         )
         meant = nearest(wanted, [column for name in named for column in known[name]])
+        compared = rf"(=|<>|\blike\b|\bin\s*\([^()]*)\s*\"?{re.escape(wanted)}\b(?!\s*[.(])"
+        if not meant and re.search(compared, sql, re.IGNORECASE):
+            return AblateError(
+                f"{wanted!r} is no column; if it is a value, write it in single quotes, such as"
+                f" cell = '{wanted}'"
+            )
         lists = "; ".join(f"{name}: {', '.join(known[name])}" for name in named)
         return AblateError(
             f"unknown column {column[1]!r}{f'; did you mean {meant!r}?' if meant else '.'} Columns"

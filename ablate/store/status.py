@@ -77,11 +77,16 @@ class Working:
     tried: str = ""  # what a tuning run tries, such as "lr 0.003"
 
     @property
+    def waits(self) -> bool:
+        """Whether no worker has begun it, and one of a cluster will."""
+        return self.queued and not self.device and not self.dead
+
+    @property
     def where(self) -> str:
         """Its device, or why it has none."""
         if self.dead:
             return "dead: its launcher and worker no longer run"
-        return self.device or ("in a queue" if self.queued else "starting")
+        return self.device or ("in a queue" if self.waits else "starting")
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,24 @@ class StudyStatus:
     seconds_left: float | None
     waiting: list[str]  # see `waiting`
     places: int = 4  # decimals of their losses: two digits of the deviation over seeds
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Status → number of runs, those that wait in a queue apart from the running ones."""
+        return with_queued(self.survey.counts, sum(run.waits for run in self.working))
+
+
+def with_queued(counts: dict[str, int], waiting: int) -> dict[str, int]:
+    """Return counts of runs by status in which those that wait in a queue are "queued".
+
+    Args:
+        counts: With them as "running", as the database has them.
+        waiting: How many they are.
+    """
+    if not waiting:
+        return counts
+    split = counts | {"running": counts.get("running", 0) - waiting, "queued": waiting}
+    return {status: number for status, number in split.items() if number}
 
 
 def survey(db: Database, study_id: int) -> Survey:
@@ -123,19 +146,33 @@ class SameSeeds:
     of: int  # seeds that completed
 
 
-def same_seeds(db: Database, study: str) -> list[SameSeeds]:
-    """Return the cells of a study in which the curve of the metric is the same for several seeds.
+@dataclass(frozen=True)
+class SameArms:
+    """A cell and its baseline, whose runs have identical curves of the study's metric."""
 
-    Curves of one point are the same only if those of all seeds are: such numbers, as an accuracy
-    on few examples, may be equal by chance.
+    stratum: str
+    factor: str
+    level: str
+    baseline_level: str
+    cell: str
+    baseline: str
+    seeds: tuple[int, ...]  # that both completed
+
+
+Curve = tuple[tuple[int, float | None], ...]  # step and value of each point
+
+
+def _curves(db: Database, study: str) -> dict[str, dict[int, Curve]]:
+    """Cell → seed → the curve of the metric, of the complete runs of a script or of another tool
+    that a study compares.
     """
     compared = (
         " FROM study s JOIN cell c ON c.study_id = s.id JOIN member m ON m.cell_id = c.id AND"
         " m.role = 'compare' JOIN run r ON r.id = m.run_id WHERE s.name = :study AND c.active"
     )
     kinds = selected(db, f"SELECT r.kind AS kind{compared} LIMIT 1", study=study)
-    if not kinds or kinds[0].kind in ("transformer", "finetune"):  # that of all compared runs
-        return []
+    if not kinds or kinds[0].kind not in ("command", "imported"):  # that of all compared runs
+        return {}
     chosen = f"{compared} AND r.status = 'complete'"
     runs = selected(
         db,
@@ -144,7 +181,7 @@ def same_seeds(db: Database, study: str) -> list[SameSeeds]:
         study=study,
     )
     if not runs:
-        return []
+        return {}
     name = metrics.final(runs[0].metric)[0].removeprefix("best ")
     curves_of: dict[int, list[tuple[int, float]]] = {}
     for point in selected(
@@ -155,12 +192,70 @@ def same_seeds(db: Database, study: str) -> list[SameSeeds]:
         name=name,
     ):
         curves_of.setdefault(point.run, []).append((point.step, point.value))
-    cells: dict[str, dict[int, tuple[Any, ...]]] = {}
+    cells: dict[str, dict[int, Curve]] = {}
     for row in runs:
         cells.setdefault(row.cell, {})[row.seed] = tuple(curves_of.get(row.run, ()))
+    return cells
+
+
+def same_arms(db: Database, study: str) -> list[SameArms]:
+    """Return the cells of a study whose curves equal those of their baselines for every seed.
+
+    Fewer than three points in all may be equal by chance.
+    """
+    if not (curves := _curves(db, study)):
+        return []
+    rows = selected(
+        db,
+        "SELECT DISTINCT c.stratum, c.factor, c.level, l.level AS baseline_level,"
+        " cell.label AS cell, base.label AS baseline FROM contrast c JOIN study s ON s.id ="
+        " c.study_id AND s.name = :study JOIN cell ON cell.id = c.cell_id AND cell.active JOIN cell"
+        " AS base ON base.id = c.baseline_id JOIN cell_level l ON l.cell_id = base.id AND"
+        " l.factor = c.factor WHERE NOT EXISTS (SELECT 1 FROM member AS own JOIN member AS other"
+        " USING (run_id) WHERE own.cell_id = c.cell_id AND other.cell_id = c.baseline_id)"
+        " ORDER BY c.id",
+        study=study,
+    )
     found = []
-    for cell, curves in cells.items():
-        groups: dict[tuple[Any, ...], list[int]] = {}
+    for row in rows:
+        cell, base = curves.get(row.cell, {}), curves.get(row.baseline, {})
+        seeds = tuple(seed for seed in cell if seed in base)
+        same = all(cell[seed] == base[seed] for seed in seeds)
+        if same and sum(len(cell[seed]) for seed in seeds) >= 3:
+            found.append(SameArms(**row._mapping, seeds=seeds))
+    return found
+
+
+def alike(db: Database, study: str) -> list[str]:
+    """Return warnings, without full stop, of seeds and of arms that have identical curves."""
+    return [
+        f"seeds {listed(one.seeds)} of {one.cell} have identical curves: they may be copies of one"
+        " run, or the script may ignore its seed"
+        for one in same_seeds(db, study)
+    ] + [
+        f"{one.cell} and {one.baseline} have identical curves: the script likely ignores or"
+        f" misreads {one.factor}{misread(one.level, one.baseline_level)}, or they are copies of one"
+        " run"
+        for one in same_arms(db, study)
+    ]
+
+
+def misread(*levels: str) -> str:
+    """Return a hint, in brackets, on how a script may misread levels; "" for none."""
+    if {level.lower() for level in levels} == {"true", "false"}:
+        return " (type=bool of argparse takes every text but an empty one as True)"
+    return ""
+
+
+def same_seeds(db: Database, study: str) -> list[SameSeeds]:
+    """Return the cells of a study in which the curve of the metric is the same for several seeds.
+
+    Curves of one point are the same only if those of all seeds are: such numbers, as an accuracy
+    on few examples, may be equal by chance.
+    """
+    found = []
+    for cell, curves in _curves(db, study).items():
+        groups: dict[Curve, list[int]] = {}
         for seed, curve in curves.items():
             groups.setdefault(curve, []).append(seed)
         for curve, seeds in groups.items():

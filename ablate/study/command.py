@@ -53,7 +53,8 @@ class CommandTable(BaseModel):
         min_length=1,
         description=(
             "what belongs to a run's identity: folders of a git work tree, files, globs, seen from"
-            " `folder`; by default the work tree, or the script"
+            " `folder`; by default the work tree, or the script and the modules beside it that it"
+            " imports"
         ),
     )
     gpus: int | float | None = Field(
