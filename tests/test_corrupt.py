@@ -191,6 +191,29 @@ def test_infilled_spans_have_poisson_lengths() -> None:
     assert np.abs(counts - expected).max() / len(lengths) < 0.01
 
 
+@pytest.mark.parametrize("ratio", [0.01, 0.15, 0.5])
+def test_texts_with_many_empty_spans_keep_their_tokens(ratio: float) -> None:
+    """At mean 1, half of all texts draw more spans than tokens to replace."""
+    rows, length, mask, fill = 2000, 64, 998, 999
+    text = torch.arange(length).expand(1, rows, -1)
+    uniforms = draws.uniforms(torch.tensor([3]), draws.stream("x"), 0, (rows, length, 4))
+    given = (torch.tensor([ratio]), 1.0, mask, fill)
+    source, starts = corrupt.infilled(text, uniforms, *given)
+    n = max(1, round(ratio * length))
+    empty = full = 0
+    for row, begins in zip(source[0].tolist(), starts[0].tolist(), strict=True):
+        read = [token for token, start in zip(row, begins, strict=True) if start == 0]
+        kept = [token for token in read if token != mask]
+        assert fill not in read and len(kept) == length - n and len(read) - len(kept) <= n
+        assert _within(read, list(range(length)), mask)
+        for at, token in enumerate(read[:-1]):
+            if token == mask and read[at + 1] != mask and (at == 0 or read[at - 1] != mask):
+                before = read[at - 1] if at else -1
+                empty += (found := read[at + 1] == before + 1)
+                full += not found
+    assert ratio < 0.1 or 0 < empty < full
+
+
 def test_sentences_are_permuted_whole() -> None:
     text = torch.tensor([[[1, 2, 0, 3, 0, 4, 5, 6, 0, 7]]])
     seen = set()

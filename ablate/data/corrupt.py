@@ -314,6 +314,8 @@ def infilled(
 ) -> tuple[Tensor, Tensor]:
     """Replace spans by one mask each; their lengths are Poisson numbers, and may be 0.
 
+    A text gets no more spans than tokens are replaced.
+
     Args:
         texts: [K, B, T].
         uniforms: [K, B, T, 2 or more].
@@ -331,11 +333,18 @@ def infilled(
     # filled on the device: a CUDA graph that is captured cannot copy from the host
     shares = [torch.full((), share, device=texts.device) for share in poisson_shares(mean)]
     drawn = torch.searchsorted(torch.stack(shares), uniforms[..., 0].contiguous())
-    # spans are taken until their lengths sum to n, and at most n of them
+    # spans are taken until their lengths sum to n
     until = drawn.cumsum(-1).clamp(max=n)
-    lengths = torch.where(index < n, torch.diff(until, prepend=torch.zeros_like(until[..., :1])), 0)
-    used = (index < n) & (until - lengths < n)
-    removed, spans = lengths.sum(-1, keepdim=True), used.sum(-1, keepdim=True)
+    lengths = torch.diff(until, prepend=torch.zeros_like(until[..., :1]))
+    used, long = until - lengths < n, lengths > 0
+    removed = lengths.sum(-1, keepdim=True)
+    # a source is no longer than its text: of spans of length 0 that would make it so, some are
+    # left out at random, by draws that say nothing else of them
+    empty = used & ~long
+    room = removed - long.sum(-1, keepdim=True)
+    used = long | (empty & (rank(torch.where(empty, uniforms[..., 0], 2.0)) < room))
+    lengths, _ = compact(lengths, used, 0)
+    spans = used.sum(-1, keepdim=True)
     kept = length - removed
     # spans stand before random tokens of those that stay
     marked = (index < kept) & (rank(torch.where(index < kept, uniforms[..., 1], 2.0)) < spans)
