@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from model_cases import small, tokens
 from test_train_step import STEPS, go, members
-from train_helpers import config
+from train_helpers import config, text
 
 import ablate
 from ablate import outside, sizes
@@ -32,6 +32,7 @@ from ablate.model.transformer import model_of
 from ablate.model.trial import built
 from ablate.plan import Plan, plan
 from ablate.study.parse import parse
+from ablate.train import compiled
 from ablate.trying import tried
 
 HEAD = """
@@ -865,8 +866,9 @@ def test_a_wrong_part_fails_the_trial_of_what_is_wrong(what: str) -> None:
     assert [one for one, verdict in found.items() if verdict == "FAILED"] == [what.split(",")[0]]
 
 
-def own_mixer(text: str) -> None:
-    outside.use([of_text("own.py", f'{HEAD}\n@level("mixer", "own", meaning="x")\n{text}\n')])
+def own_mixer(text: str, before: str = "") -> None:
+    text = f'{HEAD}\n{before}\n@level("mixer", "own", meaning="x")\n{text}\n'
+    outside.use([of_text("own.py", text)])
 
 
 @pytest.mark.parametrize("what", [*LEAKS, *HOLDS])
@@ -981,6 +983,100 @@ def test_a_buffer_that_the_first_call_fills_is_no_failure() -> None:
         return self.share @ x
 """)
     assert "vmap" in sizes.alone(small(mixer="own"))
+
+
+DRAWN = {
+    "tensor": ("torch.randn(d_model)", "draws attribute 'held' of X"),
+    "number": ("torch.rand(()).item()", "draws attribute 'held' of X"),
+    "list": ("[torch.randn(2), 3]", "draws attribute 'held' of X"),
+    "function": ("(lambda at: lambda: at)(torch.randn(2))", "draws attribute 'held' of X"),
+    "another generator": ("random.random()", "from one construction to the next"),
+    "count": ("next(COUNT)", "from one construction to the next"),
+}
+
+
+@pytest.mark.parametrize("what", DRAWN)
+def test_a_constructor_draws_nothing_but_parameters_and_buffers(what: str) -> None:
+    """All members and layers would share what else it draws."""
+    made, said = DRAWN[what]
+    own_mixer(HELD.format(made), "import itertools, random\nCOUNT = itertools.count()")
+    with pytest.raises(AblateError, match=f"^mixer = 'own': .*{said}"):
+        sizes.alone(small(mixer="own"))
+    with pytest.raises(AblateError, match=said):  # untried, as a large model
+        built(small(mixer="own"))
+
+
+def test_a_buffer_that_is_drawn_belongs_to_its_seed_and_layer() -> None:
+    own_mixer(HELD.replace("self.held = {}", "self.register_buffer('held', torch.randn(d_model))"))
+    assert not sizes.alone(small(mixer="own"))
+    buffers = built(small(mixer="own"), 3, 7).named_buffers()
+    held = [row.tolist() for name, of in buffers if name.endswith(".held") for row in of]
+    assert len(set(map(tuple, held))) == 4
+
+
+CALLS = """class X(nn.Module):
+    n = 0
+    def __init__(self, d_model):
+        super().__init__()
+        self.n, self.seen = 0, []
+    def forward(self, x):
+        if self.training:
+            {}
+        return x.clamp(-1, 1) if {} > 60 else x
+"""
+KEPT = {
+    "an attribute": ("self.n += 1", "self.n", "attribute 'n' of X"),
+    "a list": ("self.seen.append(x.shape)", "len(self.seen)", "attribute 'seen' of X"),
+    "a class attribute": ("X.n += 1", "X.n", "class attribute 'n' of X"),
+    "a name of the file": ("SEEN.append(1)", "len(SEEN)", "the name 'SEEN' of its file"),
+}
+
+
+@pytest.mark.parametrize("what", KEPT)
+def test_a_part_that_counts_its_calls_is_refused(what: str) -> None:
+    change, read, said = KEPT[what]
+    own_mixer(CALLS.format(change, read), "SEEN = []")
+    with pytest.raises(AblateError, match=f"^mixer = 'own': calls change {said}"):
+        sizes.alone(small(mixer="own"))
+
+
+def test_what_the_first_text_leaves_behind_is_refused() -> None:
+    own_mixer("""class X(nn.Module):
+    size = None
+    def forward(self, x):
+        self.size = x.detach().std() if self.size is None else self.size
+        return x / self.size
+""")
+    with pytest.raises(AblateError, match="by what the first call leaves behind"):
+        sizes.alone(small(mixer="own"))
+
+
+def test_a_loss_that_a_part_notes_and_a_table_that_it_keeps_are_no_failure() -> None:
+    own_mixer("""class X(nn.Module):
+    tables = {}
+    def forward(self, x):
+        if len(x) not in self.tables:
+            self.tables[len(x)] = torch.arange(len(x))
+        self.size = x.square().mean()
+        return x
+""")
+    sizes.alone(small(mixer="own"))
+
+
+def test_a_run_does_not_depend_on_the_run_before_it() -> None:
+    """Even where a part keeps state that the trial does not see."""
+    compiled.step_cache.clear()
+    own_mixer(CALLS.format("self.n += 1", "self.n"))
+
+    def losses(seed: int) -> Any:
+        cached = compiled.cached_step([config(mixer="own", steps=50, seed=seed)], text(), "cpu")
+        cached.step.run(50, lambda: False)
+        return cached.step.read(50)[0]
+
+    losses(0)
+    after_another = losses(1)
+    compiled.step_cache.clear()
+    assert (after_another == losses(1)).all()
 
 
 @pytest.mark.filterwarnings("ignore:.*performance drop")

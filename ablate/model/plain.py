@@ -23,6 +23,7 @@ from ablate.components.plain import construct
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.model.attention import each, future
+from ablate.model.held import attributes, changed
 
 Map = Callable[[Tensor], Tensor]
 
@@ -42,13 +43,14 @@ class Plain(nn.Module):
         self.called = component.called(config)
         self._component, self._config = component, config
         self.member = self.made(0, "")
+        self._attributes = attributes(self.member)
         _stack(self.member, pack)
         # not a submodule: `member` is one already
         object.__setattr__(self, "_entry", _Entry(self.member))
 
     def made(self, seed: int, name: str) -> nn.Module:
         """Return a new plain module, as a seed and a name decide it."""
-        with drawn(seed, name):
+        with drawn(seed, name), torch.enable_grad():  # what is computed of parameters has one
             made = self._component.plain
             if not (isinstance(made, type) or self._component.makes):
                 return Function(made)
@@ -74,9 +76,23 @@ class Plain(nn.Module):
         Args:
             name: Of this module in the model; decides the draws, together with the seed.
             seeds: Of the members.
+
+        Raises:
+            AblateError: It draws another attribute too, of which the members have one.
         """
         for k, seed in enumerate(seeds):
             fresh = self.made(seed, name)
+            if what := changed(self._attributes, found := attributes(fresh)):
+                if changed(found, attributes(self.made(seed, name))):
+                    raise AblateError(
+                        f"{self.called}: {what} differs from one construction to the next: draw"
+                        " from torch's generator, and register it as a buffer"
+                    )
+                raise AblateError(
+                    f"{self.called}: the constructor draws {what}, which would be the same in all"
+                    " runs and layers: register it as a buffer, as in"
+                    " self.register_buffer(name, tensor)"
+                )
             for mine, its in ((_parameters, _parameters), (_buffers, _buffers)):
                 values = its(fresh)
                 for key, stacked in mine(self.member).items():

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ablate import code, sizes
 from ablate.config import RunConfig
+from ablate.model.held import changed, held
 from ablate.model.plain import Plain
 from ablate.model.transformer import Transformer, beside, model_of, normal
 
@@ -219,8 +220,8 @@ def unregistered(config: RunConfig) -> str:
     for root in (model, *(one.made(0, "") for one in plain)):
         known = set(map(id, root.parameters()))
         for owner in root.modules():
-            for name, held in vars(owner).items() if owner not in stacked else ():
-                if any(id(parameter) not in known for parameter in _trainable(held)):
+            for name, value in vars(owner).items() if owner not in stacked else ():
+                if any(id(parameter) not in known for parameter in _trainable(value)):
                     return (
                         f"attribute {name!r} of {type(owner).__name__} has parameters that torch"
                         " does not register, so that they are not trained: use nn.Parameter,"
@@ -253,12 +254,16 @@ def deterministic(config: RunConfig) -> str:
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
     first, again = logits_of(model, given), logits_of(model, given)
     fresh, away = built(config), moved(config)
-    initial = zip(fresh.parameters(), built(config).parameters(), strict=True)
+    initial = zip(_values(fresh), _values(built(config)), strict=True)
     if not all(map(torch.equal, *zip(*initial, strict=True))):
         return "initial values differ from one construction to the next"
     other = (given + 1) % config.n_vocab
     calls = [(mode, read) for mode in (True, False) for read in (given, other)]
-    once, twice = ([logits_of(away.train(mode), read) for mode, read in calls] for _ in "ab")
+    (once, before), (twice, after) = (
+        ([logits_of(away.train(mode), read) for mode, read in calls], held(away)) for _ in "ab"
+    )
+    if what := changed(before, after):
+        return f"calls change {what}: state that no checkpoint keeps, and that reaches other runs"
     if not torch.equal(first, again) or not all(map(torch.equal, once, twice)):
         return (
             "a second call returns other numbers: it keeps state, or draws random numbers, such as"
@@ -267,7 +272,14 @@ def deterministic(config: RunConfig) -> str:
     now = dict(model.named_buffers())  # a buffer that the first call fills is not among `kept`
     if not all(torch.equal(buffer, now[name]) for name, buffer in kept.items()):
         return "a call changes its buffers, which no checkpoint keeps"
-    return "" if torch.equal(first, logits_of(fresh, given)) else "equal weights give other numbers"
+    logits_of(fresh, other)
+    if not torch.equal(first, logits_of(fresh, given)):
+        return "equal weights give other numbers, such as by what the first call leaves behind"
+    return ""
+
+
+def _values(model: Transformer) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]
 
 
 def packed(config: RunConfig, seeds: Sequence[int] = SEEDS) -> str:

@@ -321,6 +321,8 @@ def cached_step(
 ) -> CompiledStep:
     """Return a step at the start of runs: a cached one of their shape, or a new one.
 
+    One in whose own parts the runs before have left something is made anew.
+
     Args:
         configs: Runs of one shape, the members of the pack.
         tokens: Their text or images.
@@ -332,7 +334,7 @@ def cached_step(
     loaded = set(configs[0].free_of_shape(LOADED_FIELDS))
     shape = configs[0].model_dump(mode="json", exclude=loaded)
     key = json.dumps([shape, len(configs), device, micro_batch, recompute])
-    if ranks.all_agree(key in step_cache):
+    if ranks.all_agree(key in step_cache and step_cache[key].step.as_made):
         step_cache.move_to_end(key)
         step_cache[key].step.load(configs, tokens)
     else:

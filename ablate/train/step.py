@@ -17,6 +17,7 @@ from ablate.data.batches import Batches
 from ablate.data.objectives import Example, Objective
 from ablate.errors import AblateError
 from ablate.images import Images
+from ablate.model.held import changed, held
 from ablate.model.transformer import Pieces, Transformer, model_of
 from ablate.text import Tokens
 from ablate.train import ranks
@@ -102,6 +103,12 @@ class Step:
         self.lr, self.weight_decay, self.clip = zeros(pack), zeros(pack), zeros(pack)
         self.steps, self.warmup = zeros(), zeros()
         self.load(configs, tokens)
+        self._held = held(self.model)
+
+    @property
+    def as_made(self) -> bool:
+        """Whether no run has left anything in a part of the user's own but weights and buffers."""
+        return not changed(self._held, held(self.model))
 
     def load(self, configs: Sequence[RunConfig], tokens: Tokens | Images) -> None:
         """Prepare the first step of runs of this step's shape."""
