@@ -748,6 +748,12 @@ CHUNKS = """class X(nn.Module):
         later = [c.mean(1, keepdim=True) + c for c in x[:, 24:].split(24, 1)]
         return torch.cat((x[:, :24], *later), 1)
 """
+TAIL = """class X(nn.Module):
+    def forward(self, x):
+        n = x.shape[1] // 32 * 32
+        tail = x[:, n:]
+        return torch.cat((x[:, :n], tail + tail.mean(1, keepdim=True)), 1) if n else x
+"""
 GRU = """class X(nn.Module):
     def __init__(self, d_model):
         super().__init__()
@@ -768,6 +774,7 @@ LEAKS = {
     "the last sequence": LINEAR.format("x.flip(0).cumsum(0)"),
     "sequences in place of time": GRU,
     "chunks": CHUNKS,
+    "a last chunk that is cut off": TAIL,
     "a prefix": LINEAR.format(
         "torch.cat([x[:, :8].mean(1, keepdim=True).expand_as(x[:, :8]), x[:, 8:]], 1)"
     ),
@@ -878,7 +885,7 @@ def test_planning_refuses_what_would_see_the_future_or_stay_untrained(
 ) -> None:
     own_mixer(LEAKS.get(what) or HELD.format(HOLDS[what]))
     with pytest.raises(AblateError, match=r"^mixer = 'own': .*") as error:
-        sizes.alone(small(mixer="own", n_ctx=49, **more))
+        sizes.alone(small(mixer="own", n_ctx=200 if "last" in what else 49, **more))
     assert what in LEAKS or "'held' of X" in str(error.value)
 
 

@@ -25,8 +25,10 @@ from ablate.model.transformer import Transformer, beside, model_of, normal
 SEEDS = (4, 9)  # of the members of a pack
 STEPS, RATE = 30, 3e-3  # in which the loss of a model falls
 FALL = 0.02  # nats, at least
-LONG = 256  # tokens of a text that holds whole chunks or windows; as many as a run has by default
-TRIED = 1024  # tokens of a batch by which causality is tried; two sequences may be more
+# tokens of texts that hold chunks or windows: whole ones, as many as a run has by default, and ones
+# of which the last is cut off
+LONG = (256, 247)
+TRIED = 1024  # tokens of a batch by which causality is tried; four sequences may be more
 
 
 def built(config: RunConfig, *seeds: int) -> Transformer:
@@ -137,10 +139,10 @@ def causal(config: RunConfig) -> str:
 
     The first token that changes is another one in each sequence: the second, which a prefix that
     sees all of itself has, then neighbours in the middle, of which not all begin a chunk, where a
-    leak within chunks is not seen. In a short text every token is the first once. The model is
-    tried as in training and as in evaluation.
+    leak within chunks is not seen, and the last ones, which a chunk that is cut off has. In a short
+    text every token is the first once. The model is tried as in training and as in evaluation.
     """
-    rows = max(2, min(config.n_ctx - 1, TRIED // config.n_ctx))
+    rows = max(2, min(config.n_ctx - 1, max(4, TRIED // config.n_ctx)))
     model = moved(config.model_copy(update={"batch_tokens": rows * config.n_ctx}))
     return _leak(model.train()) or _leak(model.eval())
 
@@ -160,6 +162,7 @@ def _leak(model: Transformer) -> str:
         return ""
     at = (length - rows + 1) // 2 + row
     at[0] = 1
+    at[rows - rows // 4 :] = length - rows // 4 + row[: rows // 4]
     same = torch.arange(length) < at[:, None]
     after = logits_of(model, torch.where(same, given, other))
     for k, first in enumerate(at.tolist()):
@@ -172,11 +175,11 @@ def _leak(model: Transformer) -> str:
 
 def causality(config: RunConfig) -> str:
     """Whether a model is causal, for this number of tokens and for `LONG`, if it takes as many."""
-    if wrong := causal(config):
-        return wrong
-    with contextlib.suppress(Exception):  # such as a table of positions with a length of its own
-        return causal(config.model_copy(update={"n_ctx": LONG}))
-    return ""
+    wrong = causal(config)
+    for length in LONG:
+        with contextlib.suppress(Exception):  # such as a table of positions of its own length
+            wrong = wrong or causal(config.model_copy(update={"n_ctx": length}))
+    return wrong
 
 
 def gradients(config: RunConfig) -> str:
