@@ -472,6 +472,14 @@ class Other(nn.Module):
         (MODULE.replace('"activation"', '"objective"'), ["objective", "components.objective"]),
         (MODULE.replace("def forward", "def __init__(self, dim): ...\n    def forward"), ["'dim'"]),
         (MODULE.replace("(nn.Module)", ""), ["'other'", "torch.nn.Module"]),
+        (
+            MODULE.replace("    def f", "    def __init__(self, bias=True): ...\n    def f"),
+            ["bias as true or false", "all, none"],
+        ),
+        (
+            MODULE.replace("    def f", "    def __init__(self, dropout: bool): ...\n    def f"),
+            ["dropout as true or false", "a number"],
+        ),
         ("import beside\n" + MODULE, ["imports beside.py"]),
         (MODULE.replace('"activation"', '"norm"'), ["a level of norm", "did you mean norm_kind"]),
         (MODULE.replace(', meaning="x"', ""), ["'other' (Other)", "meaning"]),
@@ -598,6 +606,7 @@ INIT = "    def __init__(self):"
             ["'other' (mine.py, line 8)", "ZeroDivisionError"],
         ),
         ("return x", "x", ["'other' returns NoneType", "a tensor"]),
+        ("return x", "return x, None", ["returns tuple of Tensor, NoneType", "return it alone"]),
         ("return x", "return x[0]", ["'other' returns", "is expected"]),
         ("return x", "return x @ torch.ones(3)", ["'other' (mine.py, line 9)", "RuntimeError"]),
     ],
@@ -612,6 +621,16 @@ def test_a_part_that_fails_in_a_model_is_one_line(
         assert made.cells[1].cost
     assert all(word in str(error.value) for word in said), str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_part_that_prints_does_not_print_into_a_plan(
+    parts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = MODULE.replace("return x", "print('shape', x.shape)\n        return x")
+    (parts / "mine.py").write_text(text)
+    study = STUDY.replace('["parts.py"]', '["parts.py", "mine.py"]').replace("squared", "other")
+    made = planned(parts, study)
+    assert made.cells[1].cost and made.notes is not None and not capsys.readouterr().out
 
 
 BOUNDED = """

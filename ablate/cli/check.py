@@ -3,11 +3,19 @@ metrics."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ablate.cli.render import console
+
+if TYPE_CHECKING:
+    from ablate.trying import Tried
+
+PRINTED = 5  # lines that a part itself prints and that are shown
 
 
 def check(
@@ -45,9 +53,21 @@ def check(
                 out.print(
                     f"  field  {own.name} = {label(own.default)}: {own.meaning}", markup=False
                 )
-            for one in trials:
+            printed = StringIO()
+            while one := _next(trials, printed):
                 failed += one.verdict == "FAILED"
                 out.print(f"  {one.verdict:7}{one.what}: {one.text}", markup=False)
+            lines = list(dict.fromkeys(printed.getvalue().splitlines()))
+            for line in lines[:PRINTED]:
+                out.print(f"  prints {line}", markup=False)
+            if len(lines) > PRINTED:
+                out.print(f"  prints {len(lines) - PRINTED} other lines")
     if failed:
         out.print(f"Failed: {failed}", markup=False)
     raise typer.Exit(int(failed > 0))
+
+
+def _next(trials: Iterator[Tried], printed: StringIO) -> Tried | None:
+    """Return what came of the next trial, and take what the part prints meanwhile."""
+    with redirect_stdout(printed):
+        return next(trials, None)

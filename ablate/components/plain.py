@@ -101,6 +101,7 @@ def component(made: Any, factor: str, fields: Mapping[str, Any], who: str) -> ty
     if of_class or base.makes:
         known = {*fields, *GIVEN} if base.configured else set()
         _check_arguments(made, known, {one.name for one in own}, who)
+        _check_truth(made, fields, {one.name for one in own}, who)
         asked = {one.name for one in _arguments(made)}
         if "config" in asked:
             asked |= _read_of_config(made)
@@ -195,6 +196,19 @@ def _check_arguments(made: Any, known: set[str], own: set[str], who: str) -> Non
             raise AblateError(
                 f"{who}: its constructor takes {one.name!r}; it is given"
                 f" {f'{given}, by their names' if given else 'nothing'}"
+            )
+
+
+def _check_truth(made: Any, fields: Mapping[str, Any], own: set[str], who: str) -> None:
+    """Refuse an argument that is true or false where the run's field is text or a number."""
+    for one in _arguments(made):
+        row = None if one.name in own else fields.get(one.name)
+        if row and (isinstance(one.default, bool) or one.annotation in (bool, "bool")):
+            given = f"one of {', '.join(row.offered)}" if row.choice else "a number or text"
+            raise AblateError(
+                f"{who}: its constructor takes {one.name} as true or false; it is given the run's"
+                f" field {one.name}, which is {given}: give the argument another name, or compare"
+                " it with these"
             )
 
 

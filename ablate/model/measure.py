@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import functools
+import io
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +26,22 @@ LARGEST = 1 << 26  # parameters of a model that is tried on the CPU
 VOCABULARY = 1 << 10  # tokens of such a model, where no part has a number of its own
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _quiet(function: Callable[P, R]) -> Callable[P, R]:
+    """Keep what a part of the user's own prints out of what a plan prints."""
+
+    @functools.wraps(function)
+    def quiet(*given: P.args, **named: P.kwargs) -> R:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return function(*given, **named)
+
+    return quiet
+
+
+@_quiet
 def parts(config: RunConfig) -> Parts:
     """Count parameters, FLOPs and activation bytes of one block, and of all else.
 
@@ -39,6 +57,7 @@ def parts(config: RunConfig) -> Parts:
     return Parts(block, Counts(one.body - block.params), rest, one.counted and two.counted)
 
 
+@_quiet
 def params(config: RunConfig, n_layer: int) -> int:
     """Return the parameters of a model with this number of blocks, as `parts` counts them."""
     if not config.part("architecture").of_blocks:
@@ -168,6 +187,7 @@ def _kept(model: Transformer, sequences: int, casts: bool) -> int:
     return activations + 2 * logits.untyped_storage().nbytes()
 
 
+@_quiet
 def alone(config: RunConfig) -> str:
     """Return why runs of a model with plain modules train one at a time; "" if in packs.
 

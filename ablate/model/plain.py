@@ -110,8 +110,7 @@ class Plain(nn.Module):
         def one(state: dict[str, Tensor], *given: Tensor) -> Tensor:
             y: Any = functional_call(self._entry, state, (hook, *given))
             if not isinstance(y, Tensor):
-                found = type(y).__name__
-                raise AblateError(f"{self.called} returns {found}, where a tensor is expected")
+                raise AblateError(f"{self.called} returns {_no_tensor(y)}")
             return y
 
         shared = [len(tensor) == 1 for tensor in given]
@@ -261,6 +260,17 @@ class _Entry(nn.Module):
         call = self.member if hook == "forward" else getattr(self.member, hook)
         y: Tensor = call(*given, **named)
         return y
+
+
+def _no_tensor(y: Any) -> str:
+    """Describe what is returned in place of a tensor, and say what to return."""
+    advice = ""
+    if isinstance(getattr(y, "logits", None), Tensor):  # an output of transformers
+        advice = ": return its `logits`"
+    elif isinstance(y, tuple | list) and any(isinstance(one, Tensor) for one in y):
+        advice = ": return it alone, as in `return logits` for `return logits, loss`"
+    of = f" of {', '.join(type(one).__name__ for one in y)}" if isinstance(y, tuple | list) else ""
+    return f"{type(y).__name__}{of}, where a tensor is expected{advice}"
 
 
 @contextmanager
