@@ -146,41 +146,28 @@ class RunConfig(BaseModel):
         for name in fields:
             if name not in CATALOGUE:
                 raise unknown("factor", name, CATALOGUE)
-        filled, implied = dict(fields), dict[str, str]()
-        single_head = filled.get("n_head", cls.model_fields["n_head"].default) == 1
+        filled = dict(fields)
+        architecture = _canonical_level("architecture", filled)
+        for (factor, its), other in CATALOGUE["architecture"][architecture].equals.items():
+            if _canonical_level(factor, filled) == its:
+                filled["architecture"] = other
+                break
+        found = implied(filled)
+        filled |= found
 
         def level(name: str) -> str:
             return _canonical_level(name, filled)
 
         def has_meaning(name: str) -> bool:
-            if name == "head_combine" and single_head:
-                return False  # a single head's sum is its concatenation
-            if name in ("n_head", "n_kv_head", "d_head") and level("mixer") == "rnn":
-                return level("architecture") in CROSSES  # else the model has no heads
-            return meaningful(name, filled, implied)
+            return _has_meaning(name, filled, found)
 
-        equals = CATALOGUE["architecture"][level("architecture")].equals
-        for (factor, its), other in equals.items():
-            if level(factor) == its:
-                filled["architecture"] = other
-                break
-        choices = [row for row in CATALOGUE.values() if row.choice]
-        while more := {
-            factor: implied_level
-            for row in choices
-            if has_meaning(row.name)
-            for factor, implied_level in row[level(row.name)].implies.items()
-            if factor not in implied
-        }:
-            implied |= more
-            filled |= more
         if has_meaning("topology"):
             topology, init = (CATALOGUE[name][level(name)] for name in ("topology", "init"))
             if init.unscaled and not (topology.adds_attention or topology.adds_mlp):
                 filled["init"] = init.unscaled  # there is no branch to scale
         # only now are all levels known, so that a displaced level leaves no field of its own behind
         filled = {name: value for name, value in filled.items() if has_meaning(name)}
-        components = [row[level(row.name)] for row in choices]
+        components = [row[level(row.name)] for row in CATALOGUE.values() if row.choice]
         components += [
             row[filled[row.name]]
             for row in CATALOGUE.values()
@@ -297,23 +284,47 @@ class RunConfig(BaseModel):
         return fields
 
 
+def implied(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return the levels that other levels imply, whatever the fields say of their factors."""
+    filled, found = dict(fields), dict[str, str]()
+    while more := {
+        factor: level
+        for row in CATALOGUE.values()
+        if row.choice and _has_meaning(row.name, filled, found)
+        for factor, level in row[_canonical_level(row.name, filled)].implies.items()
+        if factor not in found
+    }:
+        found |= more
+        filled |= more
+    return found
+
+
+def _has_meaning(name: str, fields: Mapping[str, Any], found: Collection[str]) -> bool:
+    if name == "head_combine" and fields.get("n_head", field_info("n_head").default) == 1:
+        return False  # a single head's sum is its concatenation
+    no_heads = _canonical_level("mixer", fields) == "rnn"
+    if name in ("n_head", "n_kv_head", "d_head") and no_heads:
+        return _canonical_level("architecture", fields) in CROSSES
+    return meaningful(name, fields, found)
+
+
 def meaningful(
-    name: str, fields: Mapping[str, Any], implied: Collection[str] = (), seen: Sequence[str] = ()
+    name: str, fields: Mapping[str, Any], found: Collection[str] = (), seen: Sequence[str] = ()
 ) -> bool:
     """Return whether a field has an effect with the other fields (`Factor.needs`).
 
     Args:
         name: The field, or another word of a study file, which has an effect.
         fields: Those that are set; all others have their defaults.
-        implied: Factors whose level follows from another level.
+        found: Factors whose level follows from another level: those of `implied`.
         seen: Fields that are asked about already: two parts can ask for each other's factor.
     """
-    if name in implied or name not in CATALOGUE or not CATALOGUE[name].needs:
+    if name in found or name not in CATALOGUE or not CATALOGUE[name].needs:
         return True
     return any(
         other not in seen
         and _level(other, fields) in named
-        and meaningful(other, fields, implied, (*seen, name))
+        and meaningful(other, fields, found, (*seen, name))
         for other, named in CATALOGUE[name].needs.items()
     )
 

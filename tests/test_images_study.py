@@ -147,6 +147,20 @@ def test_what_a_study_on_images_cannot_say_is_one_line(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("objective", ["mae", "classify"])
+def test_what_the_architecture_of_images_asks_for_is_a_factor(
+    objective: str, tmp_path: Path
+) -> None:
+    """The objective implies the architecture, which alone has a class token."""
+    base = BASE.replace("mae", objective)
+    if objective == "classify":
+        base = base.replace("n_layer_decoder = 1\n", "")
+    metric = "accuracy" if objective == "classify" else "label_accuracy"
+    factors = '[factors]\nclass_token = ["none", "learned"]\n'
+    made = plan(load(str(study(tmp_path, f'{HEAD}metric = "{metric}"{base}{factors}'))))
+    assert [cell.config.class_token for cell in made.cells] == ["none", "learned"]
+
+
 def test_metrics_of_a_user_are_for_text(tmp_path: Path) -> None:
     own = """
         from ablate import metric

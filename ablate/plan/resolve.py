@@ -9,7 +9,7 @@ from typing import Any
 from ablate import text
 from ablate.code import Code
 from ablate.components import CATALOGUE
-from ablate.config import RunConfig, meaningful
+from ablate.config import RunConfig, implied, meaningful
 from ablate.errors import AblateError
 from ablate.kinds import Run, kind
 from ablate.plan.ladder import solve
@@ -65,6 +65,7 @@ class TransformerResolver:
         An empty level is as in [base].
         """
         fields = self.fields(chosen)
+        fields |= implied(fields)
         tables = self.study.factors
         return {
             factor: level
