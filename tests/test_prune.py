@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cli_helpers import Run
+from finetune_study import train
 from random_weights import random_model, randomise
 from scipy import signal, stats
 from torch import Tensor
@@ -22,7 +23,9 @@ from ablate import text
 from ablate.config import RunConfig
 from ablate.data.batches import gather, held_out_starts
 from ablate.errors import AblateError
+from ablate.plan import plan
 from ablate.stats.text import independent, over_windows
+from ablate.study import load
 from ablate.text import corpora, tokenizers
 from ablate.train import weights
 from ablate.trained import Model, load_model
@@ -475,6 +478,53 @@ def test_the_command_prints_a_table_json_and_a_figure(ablate: Run, tmp_path: Pat
     code, out, _ = ablate("prune", str(file), *few, "--blocks", "--json", "--plot", "blocks.png")
     assert [row["head"] for row in json.loads(out)["parts"]] == [None, None]
     assert (tmp_path / "blocks.png").exists()
+
+
+PAIRS = """
+name = "a"
+question = "?"
+metric = "loss"
+seeds = 1
+[base]
+architecture = "encoder-decoder"
+objective = "pairs"
+corpus = "texts/rev.tsv"
+n_layer = 1
+d_model = 16
+n_head = 2
+n_ctx = 16
+batch_tokens = 64
+tokens = 640
+[factors]
+norm = ["pre", "post"]
+[data]
+pairs = ["de", "en"]
+[eval]
+points = 1
+tokens = "1K"
+final_tokens = "1K"
+[run]
+keep = "final"
+"""
+
+
+def test_a_run_on_pairs_of_a_file_is_pruned_from_any_folder(ablate: Run, tmp_path: Path) -> None:
+    """The weights say where the text is and how it is read; another file is read alike."""
+    study = tmp_path / "study"
+    (study / "texts").mkdir(parents=True)
+    (study / "a.toml").write_text(PAIRS)
+    lines = [f"{k:04}\t{k * 7:05}\tno" for k in range(400)]
+    (study / "texts/rev.tsv").write_text("\n".join(["de\ten\tother", *lines]))
+    outcome, said = train(plan(load(str(study / "a.toml"))), tmp_path / "a.db")
+    assert outcome.exit_code == 0, said
+    at = ("--db", str(tmp_path / "a.db"), "--tokens", "1K", "--json")
+    code, out, error = ablate("prune", "1", *at)
+    assert code == 0, error
+    again = ablate("prune", "1", *at, "--corpus", str(study / "texts/rev.tsv"))
+    assert again[0] == 0 and json.loads(again[1])["loss"] == json.loads(out)["loss"]
+    (study / "texts/rev.tsv").rename(study / "texts/moved.tsv")
+    code, _, error = ablate("prune", "1", *at)
+    assert code == 2 and "--corpus" in error and error.count("\n") == 1
 
 
 def test_what_cannot_be_pruned_is_one_line(ablate: Run, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ class About:
         tokenizer: Content of the tokenizer's file; b"" for bytes, and where there is none.
         use: Code of the run's levels from outside.
         version: Of the ablate that wrote it.
+        location: Of the text, as `ablate.text.corpora.Corpus` has it; "" if that is not known.
     """
 
     run: Run
@@ -52,6 +53,7 @@ class About:
     tokenizer: bytes
     use: tuple[Code, ...]
     version: str = __version__
+    location: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,9 @@ class Keeper:
         best = self._best[k] or Taken(step, losses[k], self._weights(k))
         keep = "best" if self._job.best else "final"
         run, use = self._job.runs[k], self._job.use
-        about = About(run, run.key, keep, best.step, best.loss, self._tokenizer, use)
+        location = self._job.sources.get(run.config.corpus_hash, "")
+        of_step = best.step, best.loss
+        about = About(run, run.key, keep, *of_step, self._tokenizer, use, location=location)
         write(path, best.weights, about)
         return Kept(path, keep, best.step)
 
@@ -154,7 +158,7 @@ def write(path: Path, weights: Mapping[str, Tensor], about: About) -> None:
             {name: value for name, value in asdict(code).items() if name != "file"}
             for code in about.use
         ],
-        **{name: getattr(about, name) for name in _PLAIN},
+        **{name: getattr(about, name) for name in (*_PLAIN, "location")},
     }
     metadata = {
         "format": "pt",
@@ -190,6 +194,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], About]:
             tokenizer=base64.b64decode(metadata["tokenizer"]),
             use=tuple(Code(**code) for code in told["use"]),
             **{name: told[name] for name in _PLAIN},
+            location=told.get("location", ""),
         )
     except (LookupError, TypeError, ValueError):
         raise AblateError(f"weights {path} were not written by ablate: they name no run") from None

@@ -26,8 +26,9 @@ from ablate.model.places import attention_of, block_of
 from ablate.stats.families import together
 from ablate.stats.pairs import Effect
 from ablate.stats.text import over_windows
-from ablate.text import Tokens, corpora, tokenizers
+from ablate.text import Tokens, corpora, files, sources, tokenizers
 from ablate.text import of as tokens_of
+from ablate.text.options import DEFAULT, Request
 from ablate.trained.model import Model
 
 What = Literal["heads", "blocks"]
@@ -205,10 +206,7 @@ def _text(model: Model, named: str) -> tuple[str, Tokens]:
         raise AblateError(
             "a model folder has no text: give one with --corpus, such as --corpus austen"
         )
-    try:
-        corpus = corpora.find(named or config.corpus, Path())
-    except AblateError as error:
-        raise error if named else AblateError(f"{error}; give a text with --corpus") from None
+    corpus = _corpus(model, named)
     if not named and corpus.hash != config.corpus_hash:
         raise AblateError(
             f"corpus {config.corpus!r} here is not the text that the run was trained on; give the"
@@ -230,3 +228,20 @@ def _text(model: Model, named: str) -> tuple[str, Tokens]:
     # as many as the model has, of which some may be in no text
     n_vocab = config.n_vocab - config.part("objective").n_added(config)
     return corpus.name, found.of_model(n_vocab)
+
+
+def _corpus(model: Model, named: str) -> corpora.Corpus:
+    """Return a corpus of this name, read as the run's own if it has its format; else the run's."""
+    config, location = model.config, model.about.location
+    if named:
+        own = Request.of(location)
+        alike = files.suffix(Path(named)) == files.suffix(Path(own.train))
+        return corpora.find(named, Path(), own.reading if alike else DEFAULT)
+    try:
+        if not location:
+            return corpora.find(config.corpus, Path())
+        with sources.readable(f"corpus {config.corpus!r}"):
+            facts = corpora.read(location)
+        return corpora.Corpus(**vars(facts), name=config.corpus, location=location)
+    except AblateError as error:
+        raise AblateError(f"{error}; give a text with --corpus") from None
