@@ -133,8 +133,8 @@ class Evaluation(BaseModel):
     probe_csv: str | None = Field(
         None,
         description=(
-            "a CSV or TSV file with the columns text and label, on which `label_accuracy` is"
-            " measured"
+            "a CSV, TSV, JSON or Parquet file with the columns text and label, on which"
+            " `label_accuracy` is measured"
         ),
     )
     probe_csv_hash: str | None = Field(None, description="SHA-256 of probe_csv; filled in")

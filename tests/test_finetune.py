@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -300,6 +303,48 @@ def test_fewer_labels_are_among_more_and_each_class_has_its_share() -> None:
     assert all(abs(counts[0][k] - share) <= 1 for k, share in enumerate((5.4, 2.7, 0.9)))
     assert all(abs(counts[1][k] - share) <= 1 for k, share in enumerate((27, 13.5, 4.5)))
     assert few != set(chosen(asked, 9, 6).tolist())
+
+
+@pytest.mark.parametrize("words", [False, True])
+def test_a_table_is_read_alike_in_any_form(words: bool, tmp_path: Path) -> None:
+    """Packed, in another encoding, and as Parquet, whose labels may be whole numbers."""
+    first = "word" if words else "text"
+    known = ["café", "déjà", "fenêtre", "garçon", "école", "forêt"]
+    rows = [(f"{known[n % 6]}{' le' * (not words)}{'e' * (n // 6)}", n % 2) for n in range(60)]
+    plain = table(tmp_path / "t.csv", [(one, str(n)) for one, n in rows], (first, "label"))
+    content = plain.read_text(encoding="utf-8")
+    (tmp_path / "packed.csv.gz").write_bytes(gzip.compress(content.encode()))
+    (tmp_path / "latin.csv").write_bytes(content.encode("cp1252"))
+    frame = pd.DataFrame(rows, columns=[first, "label"])
+    frame.to_parquet(tmp_path / "t.parquet")
+    frame.to_json(tmp_path / "t.jsonl.gz", orient="records", lines=True)
+    expected = tasks.read(plain)
+    for name in ("packed.csv.gz", "latin.csv", "t.parquet", "t.jsonl.gz"):
+        found = tasks.read(tmp_path / name)
+        assert found.mended == (("encoding cp1252",) if name == "latin.csv" else ())
+        if isinstance(found, tasks.WordList):
+            assert isinstance(expected, tasks.WordList) and found.words == expected.words
+        else:
+            assert isinstance(expected, tasks.LabelledTexts) and found.texts == expected.texts
+            assert (found.classes == expected.classes).all()
+            assert (found.fitted == expected.fitted).all()
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"text": "a", "label": 0.13}, "label = 0.13 is neither text nor a whole number"),
+        ({"text": "a", "label": None}, "there is no label"),
+        ({"text": ["a"], "label": 1}, "text = ['a'] is neither"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_named(row: dict[str, Any], said: str, tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text(
+        json.dumps({"text": "b", "label": 1}) + f"\n{json.dumps(row)}"
+    )
+    with pytest.raises(AblateError) as error:
+        tasks.read(tmp_path / "t.jsonl")
+    assert f"line 2: {said}" in str(error.value)
 
 
 def test_a_document_lies_on_one_side(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ REFUSED: list[tuple[str | None, str]] = [
     ("text,label\nx,a\ny, \n", "line 3: there is no label"),
     ("text,label\nx,a\ny\n", "line 3: 1 fields, but the first line names 2"),
     ('text,label\nx,a\n"y,b\n', "line 3: unexpected end of data"),
-    ("text,label\nx\xff,a\n", "is not UTF-8"),
+    ("text,label\nx\0,a\n", "NUL bytes"),
 ]
 
 

@@ -217,14 +217,18 @@ def _sides(name: str, texts: LabelledTexts | WordList) -> str:
         text += " held out"
         if n := texts.n_contradictory:
             text += f"; {n:,} words are left out, because they have several labels"
-        return text
+        return text + _mended(texts)
     tested, fitted = texts.counts.sum(1).tolist()
     text = f"Task {name}: {fitted:,} texts to train on, {tested:,} held out"
     if n := int(texts.validation.sum()):
         text += f", {n:,} of a validation part, on which [tune] decides"
     if n := texts.n_left_out:
         text += f"; {n:,} rows are left out, because their text is held out"
-    return text
+    return text + _mended(texts)
+
+
+def _mended(texts: LabelledTexts | WordList) -> str:
+    return f"; mended as the file was read: {listed(texts.mended)}" if texts.mended else ""
 
 
 def _words_found(

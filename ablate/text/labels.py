@@ -5,7 +5,6 @@ study's own texts.
 from __future__ import annotations
 
 import hashlib
-import io
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -17,13 +16,15 @@ import numpy as np
 
 from ablate.errors import AblateError, unknown
 from ablate.evaluation import LABELLED
-from ablate.text import readers
+from ablate.text import files, readers
+from ablate.text.files import Mended
+from ablate.text.options import Reading
 
 COLUMNS = ("text", "label")
 PAIR = "text_pair"  # the column of the second text of a pair
 CHOICE = re.compile(r"choice_(\d+)")  # a column of the choices after a text, from choice_0 on
 SIDES = ("split", "document")  # columns that a task may have, which say what is held out
-JSON = (".jsonl", ".ndjson", ".json")
+AS_IT_STANDS = Reading(line_ends="kept")  # a quoted text may have line ends of its own
 TESTED = 5  # one text in so many of each class is tested, the others are fitted on
 LEAST = 10  # texts of a class
 EACH = 200  # most passages of a class of shipped documents to fit on, and to test on
@@ -102,6 +103,7 @@ class LabelledTexts:
         n_contradictory: Number of different texts in the file that have more than one label.
         choices: The texts that each example chooses from, by number of the class; () for a task
             without choices.
+        mended: What was changed as the file was read, such as its encoding.
     """
 
     hash: str
@@ -114,6 +116,7 @@ class LabelledTexts:
     n_left_out: int
     n_contradictory: int
     choices: tuple[tuple[str, ...], ...] = ()
+    mended: tuple[str, ...] = ()
 
     @property
     def counts(self) -> np.ndarray:
@@ -133,7 +136,7 @@ class LabelledTexts:
 
 
 def read(path: Path) -> LabelledTexts:
-    """Return the texts and labels of a CSV file, or of a TSV file by its name.
+    """Return the texts and labels of a file: CSV, or by its name TSV, JSON lines or Parquet.
 
     Rows that are equal count once. The fifth of each class with the lowest SHA-256 of the text is
     tested: that depends on the class's texts alone, not on their order or on other classes. A text
@@ -143,8 +146,8 @@ def read(path: Path) -> LabelledTexts:
         AblateError: there is no such file, it is not a table with the columns text and label, or
             its classes are too few or too small.
     """
-    content = content_of(path)
-    rows = _pairs(path, content)
+    content, mended = content_of(path), Mended()
+    rows = list(dict.fromkeys((row.text, row.label) for row in rows_of(path, mended)))
     sizes = Counter(label for _, label in rows)
     names = sorted(sizes)
     if len(names) < 2:
@@ -165,7 +168,7 @@ def read(path: Path) -> LabelledTexts:
         ranked = of_class[np.argsort(digests[of_class], kind="stable")]
         sides[ranked[: len(ranked) // TESTED]] = HELD_OUT
     examples = [(text, "") for text in texts]
-    return labelled(path, content, names, examples, classes, sides, pairs=False)
+    return labelled(path, content, names, examples, classes, sides, mended)
 
 
 HELD_OUT, VALIDATED, FITTED = range(3)  # the side of a text, the first of which has precedence
@@ -178,6 +181,7 @@ def labelled(
     examples: Sequence[tuple[str, ...]],
     classes: np.ndarray,
     sides: np.ndarray,
+    mended: Mended,
     *,
     pairs: bool = False,
     choices: bool = False,
@@ -193,6 +197,7 @@ def labelled(
         examples: Text and second text of each example, or text and choices; N.
         classes: The class of each example, [N] int.
         sides: The side of each row, [N] int.
+        mended: What was changed as it was read.
         pairs: Whether examples are pairs.
         choices: Whether they have choices. Without both, all second texts are "".
 
@@ -221,6 +226,7 @@ def labelled(
         n_left_out,
         sum(n > 1 for n in Counter(example for example, _ in dict.fromkeys(rows)).values()),
         tuple(one[1:] for one in used) if choices else (),
+        tuple(mended),
     )
     if choices and (lacking := [k for k, there in enumerate(found.counts) if not there.any()]):
         raise AblateError(f"{path}: it has no rows to {('hold out', 'train on')[lacking[0]]}")
@@ -248,11 +254,6 @@ def content_of(path: Path) -> bytes:
         raise AblateError(f"{path}: {reason}") from None
 
 
-def _pairs(path: Path, content: bytes) -> list[tuple[str, str]]:
-    """Return different pairs of text and label, in order."""
-    return list(dict.fromkeys((row.text, row.label) for row in rows_of(path, content)))
-
-
 class Row(NamedTuple):
     """A row; what the file has no column for is ""."""
 
@@ -266,27 +267,24 @@ class Row(NamedTuple):
 
 def has_column(path: Path, name: str) -> bool:
     """Return whether a file of a task has a column of this name, and none of texts."""
-    beginning = content_of(path)[: 1 << 16].decode("utf-8-sig", errors="replace")
-    if path.suffix in JSON:
-        return f'"{name}"' in beginning and f'"{COLUMNS[0]}"' not in beginning
-    lines = beginning.splitlines(keepends=True)[:1]
-    _, columns = next(readers.csv_rows(path, lambda: iter(lines), path.suffix == ".tsv"), (0, []))
-    return name in columns and COLUMNS[0] not in columns
+    content_of(path)  # what is no file is refused
+    first = next(_raw_rows(path, Mended()), (0, {}))[1]
+    return isinstance(first, dict) and name in first and COLUMNS[0] not in first
 
 
 def rows_of(
-    path: Path, content: bytes, first: str = COLUMNS[0], *, choices: bool = False
+    path: Path, mended: Mended, first: str = COLUMNS[0], *, choices: bool = False
 ) -> list[Row]:
     """Return the different rows, in order.
 
     Args:
         path: The file.
-        content: What it holds.
+        mended: Counts what was changed as it was read.
         first: Name of the column of texts, or of words.
         choices: Whether columns of choices are read.
     """
     found: dict[Row, None] = {}
-    for number, row in _table(path, content, (first, COLUMNS[1]), choices):
+    for number, row in _table(path, mended, (first, COLUMNS[1]), choices):
         text, label = row[first], row[COLUMNS[1]].strip()
         others = {name: one for name, one in row.items() if CHOICE.fullmatch(name)}
         wanted = {first: text, COLUMNS[1]: label, **others}
@@ -301,48 +299,27 @@ def rows_of(
 
 
 def _table(
-    path: Path, content: bytes, needed: Sequence[str], choices: bool
+    path: Path, mended: Mended, needed: Sequence[str], choices: bool
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the number of each row of a table, and the columns that a task reads.
 
     Raises:
         AblateError: A column that is needed is missing, or it is not a table.
     """
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise AblateError(f"{path} is not UTF-8 text: convert it") from None
-    if path.suffix in JSON:
-        yield from _of_json(path, text.encode(), needed, choices)
-        return
-    # line ends as they are: a quoted text may have its own
-    rows = readers.csv_rows(path, lambda: io.StringIO(text, newline=""), path.suffix == ".tsv")
-    _, columns = next(rows, (0, []))
-    for name in needed:
-        if columns.count(name) != 1:
-            found = ", ".join(map(repr, columns)) or "nothing"
-            raise AblateError(
-                f"{path}: the first line is to name the columns {' and '.join(needed)}, once each;"
-                f" it has {found:.200}"
-            )
-    read = [*needed, PAIR, *SIDES, *(_choices(path, columns) if choices else ())]
-    named = [name for name in read if name in columns]
-    for number, row in rows:
-        yield number, {name: row[columns.index(name)] for name in named}
-
-
-def _of_json(
-    path: Path, content: bytes, needed: Sequence[str], choices: bool
-) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield what `_table` does of lines of JSON; labels may be numbers."""
     pairs: bool | None = None
     known: list[str] | None = None  # columns of choices
-    for number, row in readers.json_rows(path, content):
+    for number, row in _raw_rows(path, mended, needed):
         if not isinstance(row, dict):
             raise AblateError(f"{path}, line {number}: an object with {' and '.join(needed)}")
         for name in needed:
-            if not isinstance(row.get(name), str | int):
+            value = row.get(name)
+            if value is None:
                 raise AblateError(f"{path}, line {number}: there is no {name}")
+            if not isinstance(value, str | int):
+                raise AblateError(
+                    f"{path}, line {number}: {name} = {value!r:.40} is neither text nor a whole"
+                    " number"
+                )
         pairs = PAIR in row if pairs is None else pairs
         if (PAIR in row) is not pairs:
             raise AblateError(f"{path}, line {number}: {PAIR} is in some lines only")
@@ -356,6 +333,34 @@ def _of_json(
         read = [*needed, PAIR, *SIDES, *columns]
         values = {name: row[name] for name in read if name in row}
         yield number, {name: "" if one is None else str(one) for name, one in values.items()}
+
+
+def _raw_rows(path: Path, mended: Mended, needed: Sequence[str] = ()) -> Iterator[tuple[int, Any]]:
+    """Yield the number of each row of a file, and what its columns hold.
+
+    Raises:
+        AblateError: It is not a table, or its first line does not name columns that are needed.
+    """
+    name = readers.of(path, AS_IT_STANDS).name
+    if name == "parquet":
+        yield from readers.parquet_rows(path)
+        return
+    with files.text(path, AS_IT_STANDS, mended) as buffer:
+        if name == "jsonl":
+            yield from readers.json_rows(path, buffer)
+            return
+        lines = lambda: (line.decode() for line in files.lines(buffer))  # noqa: E731
+        rows = readers.csv_rows(path, lines, name == "tsv")
+        _, columns = next(rows, (0, []))
+        for wanted in needed:
+            if columns.count(wanted) != 1:
+                found = ", ".join(map(repr, columns)) or "nothing"
+                raise AblateError(
+                    f"{path}: the first line is to name the columns {' and '.join(needed)}, once"
+                    f" each; it has {found:.200}"
+                )
+        for number, row in rows:
+            yield number, dict(zip(columns, row, strict=True))
 
 
 def _choices(path: Path, columns: Collection[str]) -> list[str]:

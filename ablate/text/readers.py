@@ -109,6 +109,15 @@ def _parquet(path: Path, reading: Reading, mended: Mended) -> Rows:
         yield from _of_arrays(path, (batch.column(0) for batch in batches), reading, mended)
 
 
+def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a Parquet file, with their numbers."""
+    from pyarrow import parquet
+
+    with files.opened(path) as file, _by_library(path, "Parquet"):
+        batches = parquet.ParquetFile(file).iter_batches(batch_size=_AT_ONCE)
+        yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
+
+
 def _arrow(path: Path, reading: Reading, mended: Mended) -> Rows:
     from pyarrow import ipc
 

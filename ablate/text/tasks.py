@@ -12,6 +12,7 @@ import numpy as np
 
 from ablate.errors import AblateError
 from ablate.text import corpora, sources
+from ablate.text.files import Mended
 from ablate.text.labels import (
     EACH,
     FITTED,
@@ -106,12 +107,14 @@ class WordList:
         words: Word in lower case → number of its class and its side, one of `FITTED`, `VALIDATED`
             and `HELD_OUT`.
         n_contradictory: Words that are left out, because they have more than one class.
+        mended: What was changed as the file was read.
     """
 
     hash: str
     names: tuple[str, ...]
     words: Mapping[str, tuple[int, int]]
     n_contradictory: int = 0
+    mended: tuple[str, ...] = ()
 
     def count(self, side: int) -> int:
         """Return the number of words on a side."""
@@ -127,10 +130,10 @@ def word_list(path: Path) -> WordList:
     Raises:
         AblateError: It is no such table, or a class has no word on one side.
     """
-    content = content_of(path)
+    content, mended = content_of(path), Mended()
     labels: dict[str, set[str]] = {}
     splits: dict[str, str] = {}
-    for row in rows_of(path, content, WORDS):
+    for row in rows_of(path, mended, WORDS):
         word = row.text.strip().lower()
         labels.setdefault(word, set()).add(row.label)
         splits.setdefault(word, row.split)
@@ -140,7 +143,8 @@ def word_list(path: Path) -> WordList:
         sides = {word: _side(path, splits[word]) for word in of}
         if HELD_OUT not in sides.values():
             sides = {word: one if one == FITTED else HELD_OUT for word, one in sides.items()}
-    found = _sided(hashlib.sha256(content).hexdigest(), of, sides, len(labels) - len(of))
+    n_several = len(labels) - len(of)
+    found = _sided(hashlib.sha256(content).hexdigest(), of, sides, n_several, tuple(mended))
     if len(found.names) < 2:
         known = f"all words have the label {found.names[0]!r:.40}" if of else "it has no rows"
         raise AblateError(f"{path}: {known}; a task needs two labels or more")
@@ -170,7 +174,9 @@ def syllables() -> WordList:
     return _sided("", of, {}, 0)
 
 
-def _sided(hash: str, of: Mapping[str, str], sides: Mapping[str, int], n: int) -> WordList:
+def _sided(
+    hash: str, of: Mapping[str, str], sides: Mapping[str, int], n: int, mended: tuple[str, ...] = ()
+) -> WordList:
     """Return a word list; words without a side are on one by their hash.
 
     Args:
@@ -178,6 +184,7 @@ def _sided(hash: str, of: Mapping[str, str], sides: Mapping[str, int], n: int) -
         of: Word → label.
         sides: Word → side, or nothing.
         n: Words that are left out.
+        mended: What was changed as the file was read.
     """
     names = sorted(set(of.values()))
     numbers = {name: number for number, name in enumerate(names)}
@@ -186,7 +193,7 @@ def _sided(hash: str, of: Mapping[str, str], sides: Mapping[str, int], n: int) -
         chosen = held_out(list(of), classes)
         sides = dict(zip(of, np.where(chosen, HELD_OUT, FITTED).tolist(), strict=True))
     words = {word: (numbers[label], sides[word]) for word, label in of.items()}
-    return WordList(hash, tuple(names), words, n)
+    return WordList(hash, tuple(names), words, n, mended)
 
 
 def read(path: Path) -> LabelledTexts | WordList:
@@ -209,8 +216,8 @@ def task(path: Path) -> LabelledTexts:
     Raises:
         AblateError: See `read`; a class has no text on one side; or a label is no choice.
     """
-    content = content_of(path)
-    rows = rows_of(path, content, choices=True)
+    content, mended = content_of(path), Mended()
+    rows = rows_of(path, mended, choices=True)
     choices = len(rows[0].choices) if rows else 0
     names = [str(k) for k in range(choices)] or sorted({row.label for row in rows})
     if wrong := [row.label for row in rows if row.label not in names]:
@@ -231,10 +238,10 @@ def task(path: Path) -> LabelledTexts:
         sides = np.where(chosen, HELD_OUT, FITTED)
     if choices:
         of_choices = [(row.text, *row.choices) for row in rows]
-        return labelled(path, content, names, of_choices, classes, sides, choices=True)
+        return labelled(path, content, names, of_choices, classes, sides, mended, choices=True)
     examples = [(row.text, row.second) for row in rows]
     pairs = any(row.second for row in rows)
-    return labelled(path, content, names, examples, classes, sides, pairs=pairs)
+    return labelled(path, content, names, examples, classes, sides, mended, pairs=pairs)
 
 
 def _side(path: Path, split: str) -> int:
