@@ -181,6 +181,16 @@ def test_a_set_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None:
         plan(load(str(file)))
 
 
+@pytest.mark.parametrize("corpus", ["digits", "a.npz"])
+def test_a_set_of_images_is_no_text(corpus: str, tmp_path: Path) -> None:
+    base = BASE.replace('objective = "mae"\n', "").replace("n_layer_decoder = 1\n", "")
+    base = base.replace("a.npz", corpus)
+    factors = '[factors]\nnorm = ["pre", "post"]\n'
+    file = study(tmp_path, f'{HEAD}metric = "loss"{base}{factors}')
+    with pytest.raises(AblateError, match=r"is a set of images.*objective = classify or mae"):
+        plan(load(str(file)))
+
+
 def test_text_and_images_are_two_studies(tmp_path: Path) -> None:
     base = BASE.replace('objective = "mae"\n', "").replace("n_layer_decoder = 1\n", "")
     rest = "[factors]\nobjective = ['classify', 'causal']\n"

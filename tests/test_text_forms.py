@@ -660,6 +660,7 @@ CHINESE = "大学之道在明明德在亲民在止于至善知止而后有定定
         (FRENCH.replace("\n", "\r\n"), "utf-8"),
         (RUSSIAN, "cp1251"),
         (RUSSIAN, "utf-32"),
+        (RUSSIAN, "utf-16-le"),
         (CHINESE, "utf-16-le"),
         (CHINESE, "utf-16-be"),
         (CHINESE, "gb18030"),
@@ -682,6 +683,13 @@ def test_every_encoding_of_a_text_is_the_text(
     if form == "txt" and not encoding.startswith("utf-"):
         raw = content(corpora.find("a.txt", tmp_path, kept))
         assert raw[0].startswith(written.encode(encoding)[:100])
+
+
+@pytest.mark.parametrize("line", [b"abc\0def\n", b"ab\0cd\0e\n", b"a long line\0of words\n"])
+def test_nul_bytes_between_fields_are_no_utf_16(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "a.txt").write_bytes(line * 2000)
+    with pytest.raises(AblateError, match="it holds NUL bytes"):
+        corpora.find("a.txt", tmp_path)
 
 
 GERMAN = [f"Schöne Grüße über die Straße, ärgerlich für Käthe, Zeile {n}." for n in range(300)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ablate import text
+from ablate import images, text
 from ablate.code import Code
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig, implied, meaningful
@@ -20,6 +20,7 @@ from ablate.study import Fields, Study
 from ablate.study.source import Source, located
 from ablate.study.values import BUDGETS, LARGEST_BUDGET
 from ablate.text import corpora, describe, pairs, tokenizers
+from ablate.units import listed
 
 # of English with a vocabulary of some thousand pieces; for estimates
 BYTES_PER_TOKEN = 4.0
@@ -200,6 +201,7 @@ class TransformerResolver:
         if named not in self.texts:
             source, root = Source(self.study.path, self.study.toml), self.study.path.parent
             with located(source, "base" if "corpus" in self.study.base else "factors", "corpus"):
+                _check_no_images(corpus, fields)
                 found = corpora.find(corpus, root, self.study.reading)
             with located(
                 source, "base" if "tokenizer" in self.study.base else "factors", "tokenizer"
@@ -248,6 +250,17 @@ class TransformerResolver:
                 params, aspect, d_head, {k: v for k, v in reference.items() if k not in BUDGETS}
             )
         return self._geometries[step]
+
+
+def _check_no_images(corpus: str, fields: Fields) -> None:
+    """Refuse a set of images as a text."""
+    if corpus in images.NAMED or corpus.endswith(".npz"):
+        row = CATALOGUE["objective"]
+        those = listed([name for name in row.names if row[name].images], "or")
+        raise AblateError(
+            f"corpus = {corpus!r} is a set of images, and objective = {objective_of(fields).name!r}"
+            f" reads text: models of images have objective = {those}"
+        )
 
 
 def objective_of(fields: Fields) -> Any:

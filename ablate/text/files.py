@@ -91,6 +91,7 @@ _LESS_COHERENT, _MORE_CHAOTIC = 0.01, 0.2
 # or this share of its characters that are no ASCII. More are another encoding within the file.
 _FEW, _FEW_OF = 10, 0.1
 _ERRORS = "ablate.replaced"  # under which codecs find what counts such places
+_EACH = 0.4  # share of NUL bytes from which about every second one is
 _PLAIN = 0.98  # share of printable characters from which bytes are text in an encoding
 
 
@@ -269,8 +270,12 @@ def _stated(path: Path, buffer: Buffer, reading: Reading) -> tuple[bytes, str]:
     head = buffer[:_HEAD]
     if head.count(b"\0"):
         zeros = [head[start::2].count(b"\0") for start in (0, 1)]
+        # ASCII between some of which a NUL stands; in UTF-16 it has one for each character, and
+        # characters of other scripts are no plain text if they are read as ASCII
+        rest = head.replace(b"\0", b"")
+        parted = rest.isascii() and sum(zeros) < _EACH * len(head) and _is_plain(rest, "ascii")
         for other, name in ((zeros[0], "utf-16-le"), (zeros[1], "utf-16-be")):
-            if not other and _is_plain(head, name):
+            if not parted and not other and _is_plain(head, name):
                 return b"", name
         raise AblateError(
             f"{path} is not text: it holds NUL bytes; leave it out by a glob such as '*.txt', or"

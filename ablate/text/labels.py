@@ -268,7 +268,7 @@ class Row(NamedTuple):
 def has_column(path: Path, name: str) -> bool:
     """Return whether a file of a task has a column of this name, and none of texts."""
     content_of(path)  # what is no file is refused
-    first = next(_raw_rows(path, Mended()), (0, {}))[1]
+    first: Any = next(_raw_rows(path, Mended()), (0, {}))[1]
     return isinstance(first, dict) and name in first and COLUMNS[0] not in first
 
 
