@@ -145,7 +145,7 @@ class RunConfig(BaseModel):
         """Fill in what follows from other fields, and drop what has no meaning with them."""
         for name in fields:
             if name not in CATALOGUE:
-                raise unknown("factor", name, CATALOGUE)
+                raise unknown("factor", name, CATALOGUE, every="ablate factors")
         filled = dict(fields)
         architecture = _canonical_level("architecture", filled)
         for (factor, its), other in CATALOGUE["architecture"][architecture].equals.items():

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
+MANY = 30  # choices that an error does not list, if a command does
+FEW = 5  # of them, the nearest, which it lists
+
 
 class AblateError(Exception):
     """An error that the user can correct. The command line prints one line and exits with 2."""
@@ -58,7 +61,9 @@ def assigned(values: Mapping[str, object]) -> list[str]:
     return [f"{name} = {written(value)}" for name, value in values.items()]
 
 
-def unknown(kind: str, word: object, choices: Iterable[object], where: str = "") -> UnknownError:
+def unknown(
+    kind: str, word: object, choices: Iterable[object], where: str = "", every: str = ""
+) -> UnknownError:
     """Return the error for a word that is not among its choices.
 
     Args:
@@ -66,18 +71,25 @@ def unknown(kind: str, word: object, choices: Iterable[object], where: str = "")
         word: what was given.
         choices: what it may be.
         where: the file and line, or "".
+        every: the command that lists all choices, of which many are not; "" for none.
 
     >>> print(unknown("topology", "seriel", ["serial", "parallel"], "t.toml, line 3"))
     t.toml, line 3: unknown topology 'seriel'; did you mean 'serial'? Choices: serial, parallel.
     """
-    choices = list(choices)
-    meant = nearest(word, choices)
+    names = [str(choice) for choice in choices]
+    meant = nearest(word, names)
     begin = f"unknown {kind} {written(word if isinstance(word, bool) else str(word)):.100}"
+    listed = f"Choices: {', '.join(names)}."
+    if every and len(names) > MANY:
+        close = difflib.get_close_matches(str(word), names, n=FEW, cutoff=0)
+        listed = (
+            f"Of {len(names)} choices, the nearest are {', '.join(close)}; `{every}` lists all."
+        )
     error = UnknownError(
         (f"{where}: " if where else "")
         + begin
-        + (f"; did you mean {meant!r}?" if meant else "." if choices else ": there is none yet.")
-        + (f" Choices: {', '.join(map(str, choices))}." if choices else "")
+        + (f"; did you mean {meant!r}?" if meant else "." if names else ": there is none yet.")
+        + (f" {listed}" if names else "")
     )
     error.word, error.begin = str(word), begin
     return error

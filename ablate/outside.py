@@ -22,7 +22,7 @@ from typing import Any
 
 from ablate import metrics as measures
 from ablate.code import Code, identity, of_text, place
-from ablate.components import Component, catalogue
+from ablate.components import Component, catalogue, plain
 from ablate.errors import AblateError, nearest, unknown
 from ablate.metrics import Metric
 from ablate.paths import expanded
@@ -154,6 +154,25 @@ def registering(word: str, folder: Path) -> str:
             text = file.read_text(encoding="utf-8", errors="replace")
             if made.search(text):
                 return file.name
+    return ""
+
+
+def declaring(word: str) -> str:
+    """Return how the argument of a constructor becomes a field of a run.
+
+    Returns:
+        "" where no level has an argument of this name, or its default is no number or text.
+    """
+    for one in _used:
+        if not isinstance(one, Component):
+            continue
+        default = plain.default_of(one, word)
+        if isinstance(default, int | float | str) and not isinstance(default, bool):
+            field = f'Field("{word}", {type(default).__name__}, {default!r}, "what it is")'
+            return (
+                f"{one.factor} = {one.name!r} has an argument {word}, which is no field of a run"
+                f" yet: declare it, as in fields = ({field},)"
+            )
     return ""
 
 

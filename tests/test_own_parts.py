@@ -700,6 +700,15 @@ def test_a_word_of_a_file_that_use_does_not_name_is_told_of_its_file(
     assert str(error.value).endswith(f"add use = [{names}]")
 
 
+def test_an_argument_that_is_no_field_is_told_how_to_become_one(parts: Path) -> None:
+    text = MODULE.replace("    def f", "    def __init__(self, depth=3): ...\n    def f")
+    (parts / "mine.py").write_text(text)
+    study = STUDY.replace('["parts.py"]', '["parts.py", "mine.py"]')
+    with pytest.raises(AblateError) as error:
+        planned(parts, study.replace("n_layer = 2", "n_layer = 2\ndepth = 4"))
+    assert "line 9" in str(error.value) and 'Field("depth", int, 3' in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [

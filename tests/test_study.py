@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from ablate import metrics
-from ablate.errors import AblateError
+from ablate.errors import AblateError, unknown
 from ablate.plan import plan
 from ablate.scaling.held_out import HELD_OUT
 from ablate.study import Crossed, Study, Tune, TwoStage, load, split_seed, tables
@@ -609,3 +609,11 @@ def test_hostile_names_and_values_are_written_as_they_are() -> None:
         [0.8, 0.1],
         "7",
     ]
+
+
+def test_an_error_does_not_list_a_hundred_choices() -> None:
+    """It names the nearest, and the command that lists all; few choices are listed."""
+    many = [f"field_{k}" for k in range(100)] + ["d_model"]
+    error = unknown("key", "dmodel", many, every="ablate factors")
+    assert "d_model" in str(error) and "`ablate factors`" in str(error) and len(str(error)) < 200
+    assert "a, b" in str(unknown("key", "dmodel", ["a", "b"], every="ablate factors"))

@@ -212,7 +212,7 @@ def cancel(
     with store.open(db, create=True) as database:
         name = name_of(study, database)
         if name not in (known := studies(database)):
-            raise unknown("study in the database", name, known)
+            raise unknown("study in the database", name, known, every="ablate status")
         slurm.cancel(database, name)
     console().print(f"{name}: its Slurm jobs have ended; `ablate run` continues it", markup=False)
 
@@ -282,7 +282,8 @@ def _status(database: Database, study: str | None) -> RenderableType:
     study = study and name_of(study, database)
     found = studies(database, study)
     if study is not None and not found:
-        raise unknown("study in the database", study, [one.name for one in studies(database)])
+        known = [one.name for one in studies(database)]
+        raise unknown("study in the database", study, known, every="ablate status")
     lines = {one.name: one.counts for one in found}
     left = [duration(one.seconds_left) if one.seconds_left else "" for one in found]
     parts: list[RenderableType] = [_counts("study", lines, left)]

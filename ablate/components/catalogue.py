@@ -490,7 +490,7 @@ def factor(name: str) -> Factor:
         AblateError: There is no such factor; the nearest name is given.
     """
     if name not in CATALOGUE:
-        raise unknown("factor", name, CATALOGUE)
+        raise unknown("factor", name, CATALOGUE, every="ablate factors")
     return CATALOGUE[name]
 
 

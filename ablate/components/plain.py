@@ -167,6 +167,14 @@ def _arguments(made: Any) -> list[inspect.Parameter]:
     return [one for one in given if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
 
 
+def default_of(component: Component, name: str) -> Any:
+    """Return the default of an argument that a plain class or function has; None for none."""
+    if component.plain is None:
+        return None
+    found = (one.default for one in _arguments(component.plain) if one.name == name)
+    return next((one for one in found if one is not inspect.Parameter.empty), None)
+
+
 def _read_of_config(made: Any) -> set[str]:
     """Return what a class or function reads as `config.NAME` or `….config.NAME`."""
     functions = [made]

@@ -89,7 +89,7 @@ def _study(connection: Connection, name: str) -> int:
         for study_id, known in connection.exec_driver_sql("SELECT id, name FROM study ORDER BY id")
     }
     if name not in ids:
-        raise unknown("study in the database", name, ids)
+        raise unknown("study in the database", name, ids, every="ablate status")
     return ids[name]
 
 

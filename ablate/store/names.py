@@ -26,7 +26,7 @@ def studies(db: Database) -> dict[str, str]:
 def require_study(db: Database, name: str) -> None:
     """Raise `AblateError` for a study that the database does not hold."""
     if name not in (known := studies(db)):
-        raise unknown("study in the database", name, known)
+        raise unknown("study in the database", name, known, every="ablate status")
 
 
 def require_series(db: Database, names: Iterable[str]) -> None:

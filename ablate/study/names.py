@@ -98,7 +98,7 @@ class TransformerNames:
                 raise AblateError(f"{source.where(*path)}: {name} is only for {what}")
         choices = [*settable(), PRESET]
         if name not in choices:
-            raise unknown("key", name, choices, source.where(*path))
+            raise unknown("key", name, choices, source.where(*path), "ablate factors")
 
     def check_factor(self, name: str) -> None:
         """See `Names.check_factor`."""
@@ -147,7 +147,7 @@ class TransformerNames:
                 f"[tune] cannot find {name}; it may find {', '.join(numbers)}, or a number that a"
                 f" level of your own declares; make {name} a factor"
             )
-        raise unknown("key of [tune]", name, [*numbers, *TUNE_KEYS])
+        raise unknown("key of [tune]", name, [*numbers, *TUNE_KEYS], every="ablate factors")
 
     def is_ladder(self, name: str, raw: object) -> bool:
         """See `Names.is_ladder`."""

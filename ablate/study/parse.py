@@ -113,7 +113,9 @@ def parse(text: str, path: Path) -> Study:
 
 @contextmanager
 def _naming_parts(file: StudyFile, folder: Path) -> Iterator[None]:
-    """Say of an unknown word, instead of its choices, which file beside the study registers it."""
+    """Say of an unknown word, instead of its choices, which file beside the study registers it, or
+    how a part that takes it declares it.
+    """
     try:
         yield
     except UnknownError as error:
@@ -123,6 +125,9 @@ def _naming_parts(file: StudyFile, folder: Path) -> Iterator[None]:
             use = ", ".join(f'"{name}"' for name in (*file.use, beside))
             begin = str(error).partition(error.begin)[0] + error.begin
             error.args = (f"{begin}; {beside} has it: add use = [{use}]",)
+        elif takes_parts and (declared := outside.declaring(error.word)):
+            begin = str(error).partition(error.begin)[0] + error.begin
+            error.args = (f"{begin}; {declared}",)
         raise
 
 
