@@ -481,7 +481,7 @@ def _texts(plan: Plan) -> Iterator[str]:
 def _labels(plan: Plan) -> Iterator[str]:
     """How many texts of each label the study's own linear probe has."""
     from ablate.plan.probes import texts
-    from ablate.text.labels import few_held_out
+    from ablate.text.labels import as_read, few_held_out
     from ablate.units import listed
 
     if found := texts(plan):
@@ -491,7 +491,7 @@ def _labels(plan: Plan) -> Iterator[str]:
         )
         yield (
             f"label_accuracy: {len(found.texts):,} texts of {plan.study.evaluation.probe_csv},"
-            f" fitted + tested: {listed(each)}; chance {found.chance:.1%}"
+            f" fitted + tested: {listed(each)}; chance {found.chance:.1%}" + as_read(found.mended)
         )
         if n := found.n_contradictory:
             yield (

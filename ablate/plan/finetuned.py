@@ -22,7 +22,15 @@ from ablate.plan.resolve import TransformerResolver
 from ablate.study import Fields, Study
 from ablate.study.source import Source, located
 from ablate.text import lexicon, share_read, sources, tasks, tokenizers
-from ablate.text.labels import FEW, FITTED, HELD_OUT, VALIDATED, LabelledTexts, few_held_out
+from ablate.text.labels import (
+    FEW,
+    FITTED,
+    HELD_OUT,
+    VALIDATED,
+    LabelledTexts,
+    as_read,
+    few_held_out,
+)
 from ablate.text.tasks import WordList
 from ablate.units import listed
 
@@ -217,18 +225,14 @@ def _sides(name: str, texts: LabelledTexts | WordList) -> str:
         text += " held out"
         if n := texts.n_contradictory:
             text += f"; {n:,} words are left out, because they have several labels"
-        return text + _mended(texts)
+        return text + as_read(texts.mended)
     tested, fitted = texts.counts.sum(1).tolist()
     text = f"Task {name}: {fitted:,} texts to train on, {tested:,} held out"
     if n := int(texts.validation.sum()):
         text += f", {n:,} of a validation part, on which [tune] decides"
     if n := texts.n_left_out:
         text += f"; {n:,} rows are left out, because their text is held out"
-    return text + _mended(texts)
-
-
-def _mended(texts: LabelledTexts | WordList) -> str:
-    return f"; mended as the file was read: {listed(texts.mended)}" if texts.mended else ""
+    return text + as_read(texts.mended)
 
 
 def _words_found(

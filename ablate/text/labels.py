@@ -19,6 +19,7 @@ from ablate.evaluation import LABELLED
 from ablate.text import files, readers
 from ablate.text.files import Mended
 from ablate.text.options import Reading
+from ablate.units import listed
 
 COLUMNS = ("text", "label")
 PAIR = "text_pair"  # the column of the second text of a pair
@@ -83,6 +84,11 @@ def few_held_out(n: int, what: str = "texts") -> str:
     if n >= FEW:
         return ""
     return f"{n} held-out {what} are few: one of them is {1 / n:.0%} of the accuracy"
+
+
+def as_read(mended: Sequence[str]) -> str:
+    """Return the end of a sentence: what was changed in a file as it was read; "" for nothing."""
+    return f"; mended as it was read: {listed(mended)}" if mended else ""
 
 
 @dataclass(frozen=True)
