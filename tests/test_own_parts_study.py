@@ -192,3 +192,27 @@ def test_a_file_that_loads_torch_first_is_loaded(tmp_path: Path) -> None:
     code = "from pathlib import Path; from ablate import outside"
     found = python(f"{code}; outside.find(['my_parts.py'], Path())", cwd=tmp_path)
     assert found.stderr == ""
+
+
+def test_check_tries_the_other_parts_beside_a_refused_one(ablate: Run, tmp_path: Path) -> None:
+    refused = """
+from torch import nn
+from ablate import level
+
+@level("objective", "mine", meaning="x")
+def mine(x):
+    return x
+"""
+    norm = """
+@level("norm_kind", "same", meaning="x")
+class Same(nn.Module):
+    def forward(self, x):
+        return x
+"""
+    (tmp_path / "two.py").write_text(refused + norm)
+    (tmp_path / "one.py").write_text(refused)
+    code, out, _ = ablate("check", "two.py")
+    assert code == 1 and "FAILED two.py, line 5: objective level 'mine'" in out
+    assert "ok     causality" in out
+    code, out, _ = ablate("check", "one.py")
+    assert code == 1 and "FAILED one.py, line 5" in out

@@ -36,13 +36,24 @@ def check(
 
     from ablate import outside
     from ablate.code import short
+    from ablate.components import catalogue
+    from ablate.errors import AblateError
     from ablate.study.parse import MODEL
     from ablate.study.values import label
     from ablate.trying import tried, tried_metric
 
     models = [name for name in files if MODEL.fullmatch(name)]
-    out, failed = console(), 0
-    for code in outside.find([name for name in files if name not in models], Path(), models):
+    with catalogue.refusing() as refused:
+        try:
+            found = outside.find([name for name in files if name not in models], Path(), models)
+        except AblateError:
+            if not refused:
+                raise
+            found = ()  # such as a file of which nothing else registers
+    out, failed = console(), len(refused)
+    for error in refused:
+        out.print(f"FAILED {error}", markup=False)
+    for code in found:
         out.print(f"{code.name} ({short(code.version)})", style="bold", markup=False)
         levels, metrics = outside.levels(code), outside.metrics(code)
         parts = [(f"{one.factor} = {one.name}", one.fields, tried(one)) for one in levels]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -522,7 +523,7 @@ def level(
             is taken, or there is no meaning.
     """
 
-    def register(made: C) -> C:
+    def component(made: Any) -> Component:
         row = factor(factor_name)
         who = f"{factor_name} level {name!r} ({_named(made)})"
         of: Any = made
@@ -543,17 +544,41 @@ def level(
             raise AblateError(
                 f"{who} says nothing of what it does; give meaning = …, or a docstring"
             )
-        component = of(factor_name, name, text, source, aliases)
+        found: Component = of(factor_name, name, text, source, aliases)
+        return found
+
+    def register(made: C) -> C:
+        try:
+            found = component(made)
+        except AblateError as error:
+            if _refused is None:
+                raise
+            at = sys._getframe(1)
+            _refused.append(f"{at.f_code.co_filename}, line {at.f_lineno}: {error}")
+            return made
         if _collected is None:
-            add(component)
+            add(found)
         else:
-            _collected.append(component)
+            _collected.append(found)
         return made
 
     return register
 
 
 _collected: list[Component] | None = None  # where levels go, while `collecting`
+_refused: list[str] | None = None  # where errors of levels go, while `refusing`
+
+
+@contextmanager
+def refusing() -> Iterator[list[str]]:
+    """Yield a list that gets the errors of levels that are refused inside, instead of raising."""
+    global _refused
+    found: list[str] = []
+    _refused = found
+    try:
+        yield found
+    finally:
+        _refused = None
 
 
 @contextmanager
