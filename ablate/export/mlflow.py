@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
-
 from ablate.errors import AblateError, missing
 from ablate.export import runs
 from ablate.export.runs import Exported, Run
 from ablate.paths import digest
 from ablate.store import Database
+from ablate.store.sqlite import translate_errors
 
 STATUS = {"complete": "FINISHED", "stopped": "KILLED"}  # of a run that has ended; else FAILED
 CONTENT = "content"  # a tag of each run: the digest of its content
@@ -43,11 +42,10 @@ def write(database: Database, study: str, where: str, role: str) -> str:
     exported = runs.read(database, study, role)
     uri = _uri(where, database)
     try:
-        _write(MlflowClient(uri), exported)
+        with translate_errors(Path(where)):  # MLflow raises them as they are while it opens a file
+            _write(MlflowClient(uri), exported)
     except MlflowException as error:
         raise AblateError(f"MLflow: {error.message}") from None
-    except DBAPIError as error:  # as it opens the store
-        raise AblateError(f"MLflow: {where}: {error.orig}") from None
     return exported.said(where)
 
 
