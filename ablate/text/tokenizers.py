@@ -14,11 +14,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ablate import cache
 from ablate.code import identity, place
 from ablate.components import CATALOGUE, plain
 from ablate.config import own_value
 from ablate.errors import AblateError, unknown
-from ablate.text import cache, sources
+from ablate.text import sources
 from ablate.text.corpora import Corpus
 from ablate.text.documents import SEPARATOR
 
