@@ -283,9 +283,9 @@ class Own:
     def __init__(self, location: str) -> None:
         name, _, values = location.partition(":")
         component = CATALOGUE["tokenizer"][name]
-        self._file = component.origin.rpartition("@")[0]
+        self._code = component.origin
         # of what decides the tokens: the code, and the hyper-parameters
-        self.hash = _hash(f"own:{location}:{':'.join(identity([component.origin]))}")
+        self.hash = _hash(f"own:{location}:{':'.join(identity(component.origin))}")
         given = json.loads(values or "{}")
         own = {
             one.name: own_value(one, given.get(one.name, one.default)) for one in component.fields
@@ -355,7 +355,7 @@ class Own:
             yield
         except Exception as error:
             said = " ".join(str(error).split())[:200]
-            where = place(error, [self._file])
+            where = place(error, self._code)
             raise AblateError(
                 f"{self._called}{f' ({where})' if where else ''}: {type(error).__name__}: {said}"
             ) from error
