@@ -395,7 +395,12 @@ def test_numbers_that_a_module_draws_follow_from_the_code_alone(lab: Path) -> No
             "from mylab.helpers import scale", "scale = torch.randn(1).mul"
         )
     )
-    edit(lab, "inner/deep.py", "def", "import torch\ntorch.manual_seed(3)\ntorch.rand(2)\n\ndef")
+    edit(
+        lab,
+        "inner/deep.py",
+        "def",
+        "import torch\nOTHER = torch.randn(3)\ntorch.manual_seed(3)\n\ndef",
+    )
     for names in (["mine.py", "src/mylab/parts.py"], ["src/mylab/parts.py", "mine.py"]):
         torch.manual_seed(len(drawn))
         state, other = torch.get_rng_state(), random.getstate()
@@ -404,6 +409,7 @@ def test_numbers_that_a_module_draws_follow_from_the_code_alone(lab: Path) -> No
         module = sys.modules[f"ablate_outside_{file.version[:16]}"]
         assert torch.equal(torch.get_rng_state(), state) and random.getstate() == other
         tensor = sys.modules["mylab.parts"].DRAWN.tolist()
+        assert tensor != sys.modules["mylab.inner.deep"].OTHER.tolist()
         drawn.add((*tensor, module.A, module.B, applied("thin")))
     assert len(drawn) == 1
 
