@@ -170,10 +170,10 @@ def _load(sources: Sequence[Code]) -> tuple[loading.Space, list[Component | Metr
 
 def _registers_nothing(code: Code) -> str:
     if code.files:
+        top = loading.tops(code)[0]
         return (
             f"{code.name} registers no level or metric when {' and '.join(_modules(code))} is"
-            f' imported: name the module that does, as in use = ["{used.tops(code)[0]}.parts"], or'
-            " import it there"
+            f' imported: import the module that does there, or name it, as in use = ["{top}.parts"]'
         )
     said = (
         "registers no level or metric: put @level(FACTOR, NAME, meaning=…) above a class, or"

@@ -66,32 +66,28 @@ def read(names: Sequence[str], folder: Path, models: Sequence[str] = ()) -> list
 
 
 def _read(names: Sequence[str], folder: Path, models: Sequence[str]) -> list[Code]:
-    files: dict[str, list[str]] = {}
-    packages: list[Package] = []
-    abouts: list[dict[str, Any]] = []  # of the packages
-    order: list[str | int] = []
+    found: list[tuple[str, Package | None, dict[str, Any]]] = []
     named = [(name, "") for name in names] + [(one.rpartition(":")[0], one) for one in models]
     for name, model in named:
         package = _package(name, folder)
-        if package is None:
-            if name not in files:
-                order.append(name)
-            files.setdefault(name, []).extend([model] if model else [])
-            continue
-        at = next((n for n, one in enumerate(packages) if _same(one, package)), len(packages))
-        if at == len(packages):
-            order.append(at)
-            packages.append(package)
-            abouts.append({"modules": []})
-        modules = abouts[at]["modules"]
-        modules += [one for one in package.modules if one not in modules and not model]
-        if model:
-            abouts[at].setdefault("models", {})[model] = package.modules[0]
+        same = (
+            about
+            for known, other, about in found
+            if (other and _same(other, package) if package else known == name)
+        )
+        about = next(same, None)
+        if about is None:
+            about = {"modules": []} if package else {}
+            found.append((name, package, about))
+        if package and model:
+            about.setdefault("models", {})[model] = package.modules[0]
+        elif package:
+            about["modules"] += [one for one in package.modules if one not in about["modules"]]
+        elif model:
+            about.setdefault("models", []).append(model)
     return [
-        _content(packages[one], abouts[one])
-        if isinstance(one, int)
-        else replace(_file(one, folder), about={"models": files[one]} if files[one] else {})
-        for one in order
+        _content(package, about) if package else replace(_file(name, folder), about=about)
+        for name, package, about in found
     ]
 
 
@@ -114,7 +110,7 @@ def needs(sources: Sequence[Code]) -> dict[str, list[str]]:
     more than it must, and never one less.
     """
     found = {}
-    packages = [(code.label, tops(code)) for code in sources if code.files]
+    packages = [(code.label, loading.tops(code)) for code in sources if code.files]
     for code in sources:
         texts = list(code.files.values()) or [(code.text or "").encode()]
         found[code.label] = [
@@ -131,9 +127,6 @@ def needs(sources: Sequence[Code]) -> dict[str, list[str]]:
     return found
 
 
-tops = loading.tops
-
-
 def _same(one: Package, other: Package) -> bool:
     """Whether two names mean one package.
 
@@ -141,7 +134,7 @@ def _same(one: Package, other: Package) -> bool:
         AblateError: They are two packages, and one name imports both.
     """
     common = one.roots.keys() & other.roots.keys()
-    if any(one.roots[top] != other.roots[top] for top in common) or (
+    if any(not one.roots[top].samefile(other.roots[top]) for top in common) or (
         common and not other.roots.keys() <= one.roots.keys()
     ):
         raise AblateError(f"{one.name!r} and {other.name!r} are two packages of one name")
@@ -249,13 +242,12 @@ def _absent(name: str, top: str, folder: Path) -> str:
     with suppress(metadata.PackageNotFoundError, ValueError):
         metadata.distribution(name)
         return (
-            f"package {name!r} has no entry points of the group {GROUP!r}, and no module {top!r}:"
-            " name its module that registers levels"
+            f"package {name!r} is installed, but has no module {top!r}: name the one that registers"
+            f" levels, or give it an entry point of the group {GROUP!r}"
         )
-    others = {one.dist.name for one in metadata.entry_points(group=GROUP) if one.dist}
     if (folder / "src" / top / "__init__.py").is_file():
-        others = {f"src/{top}"}
         return f"no package {name!r} is installed; did you mean 'src/{top}'?"
+    others = {one.dist.name for one in metadata.entry_points(group=GROUP) if one.dist}
     meant = nearest(name, others)
     return f"no package {name!r} is installed" + (
         f"; did you mean {meant!r}?"
