@@ -170,10 +170,11 @@ def _load(sources: Sequence[Code]) -> tuple[loading.Space, list[Component | Metr
 
 def _registers_nothing(code: Code) -> str:
     if code.files:
-        top = loading.tops(code)[0]
+        beside = "/" in code.name
+        example = f"{code.name}/parts.py" if beside else f"{loading.tops(code)[0]}.parts"
         return (
             f"{code.name} registers no level or metric when {' and '.join(_modules(code))} is"
-            f' imported: import the module that does there, or name it, as in use = ["{top}.parts"]'
+            f' imported: import the module that does there, or name it, as in use = ["{example}"]'
         )
     said = (
         "registers no level or metric: put @level(FACTOR, NAME, meaning=…) above a class, or"

@@ -489,7 +489,7 @@ def test_an_import_of_what_the_key_does_not_name_is_refused(
     [
         ("src/absent", ["src/absent", "no such folder"]),
         ("src", ["no __init__.py"]),
-        ("src/mylab", ["src/mylab registers no level", "mylab.parts"]),
+        ("src/mylab", ["src/mylab registers no level", "src/mylab/parts.py"]),
         ("torch", ["'torch'", "ablate imports"]),
         ("mylab", ["no package 'mylab'", "did you mean 'src/mylab'"]),
         ("src/big", ["'src/big'", "4 MiB", "big/weights.bin (5 MiB)"]),
