@@ -181,7 +181,7 @@ class RunConfig(BaseModel):
         for part in (*components, *measured):
             for field in part.fields:
                 filled[field.name] = own_value(field, filled.get(field.name, field.default))
-        origins = tuple(sorted({one.origin for one in (*components, *measured) if one.origin}))
+        origins = tuple(sorted({label for one in (*components, *measured) for label in one.origin}))
         if filled.get("code", origins) not in (origins, list(origins)):
             raise AblateError(
                 f"a run was made by {', '.join(filled['code'])}, and here is"

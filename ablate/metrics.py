@@ -33,7 +33,8 @@ class Metric:
     downstream: bool = False  # a linear probe on frozen features
     task: bool = False  # of fine-tuned runs alone
     made: Any = None  # the class or function that measures it, of a user's own
-    origin: str = ""  # label of the code that it comes from, where that is not ablate
+    # labels of the code that it comes from, where that is not ablate, and then of what that imports
+    origin: tuple[str, ...] = ()
     fields: tuple[Field, ...] = ()  # hyper-parameters of its own
     source: str = ""  # paper
 
@@ -342,17 +343,22 @@ def add(row: Metric) -> None:
     """
     if row.name in METRICS or row.name in RECORDED:
         other = METRICS.get(row.name)
-        mine, its = (one.origin.partition("@")[0] if one else "" for one in (row, other))
+        mine, its = _file(row), _file(other)
         raise AblateError(
             f"{f'{mine}: ' if mine else ''}metric {row.name!r} is a number of {its or 'ablate'}"
             " already; rename it"
         )
-    file = row.origin.partition("@")[0]
+    file = _file(row)
     who = f"{f'{file}: ' if file else ''}metric {row.name!r}"
     if row.name.lower() in {name.lower() for name in (*RESERVED, *catalogue.CATALOGUE)}:
         raise AblateError(f"{who}: results have a column {row.name.lower()!r}; rename it")
     catalogue.declare(row.fields, who, GROUP, {})
     METRICS[row.name] = row
+
+
+def _file(row: Metric | None) -> str:
+    """Return the file or package that a metric comes from."""
+    return row.origin[0].rpartition("@")[0] if row and row.origin else ""
 
 
 def remove(row: Metric) -> None:
@@ -364,7 +370,9 @@ def remove(row: Metric) -> None:
 def with_fields(origins: Collection[str] | None) -> list[Metric]:
     """Return the metrics with hyper-parameters that come from this code; of any, if None."""
     return [
-        row for row in METRICS.values() if row.fields and (origins is None or row.origin in origins)
+        row
+        for row in METRICS.values()
+        if row.fields and (origins is None or set(row.origin) <= {*origins})
     ]
 
 

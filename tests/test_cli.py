@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from cli_helpers import QUICKSTART, ROOT, Run, measure, python, refused
 
-from ablate import paths
+from ablate import cache, paths
 from ablate.cli import complete
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
@@ -25,7 +25,7 @@ from ablate.plan import Cell, Plan, plan
 from ablate.plan.forecast import Forecast
 from ablate.study import load
 from ablate.study.values import FOLLOWS
-from ablate.text import cache, corpora
+from ablate.text import corpora
 
 HEAVY = ("torch", "pandas", "sqlalchemy", "seaborn", "matplotlib", "statsmodels", "optuna")
 

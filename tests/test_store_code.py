@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +61,20 @@ def test_runs_of_every_version_are_counted(db: Database) -> None:
     trained(db, FIRST)  # as it was: nothing is trained again
     assert told(db) == [(FIRST.version, True, {MINE: 2}, 0), (SECOND.version, False, {}, 2)]
     assert rows(db.path, "SELECT count(*) FROM run") == [(6,)]
+
+
+def test_runs_of_a_package_that_was_known_by_its_version_are_told(db: Database) -> None:
+    trained(db, FIRST)
+    with sqlite3.connect(db.path) as connection:  # as an earlier ablate wrote them
+        old = ("my-levels", "1.0", '["my-levels@1.0"]', FIRST.version)
+        connection.execute("UPDATE code SET name = ?, version = ?, text = NULL", old[:2])
+        connection.execute(
+            "UPDATE run SET fields = json_set(fields, '$.code', json(?))"
+            " WHERE instr(json_extract(fields, '$.code'), ?)",
+            old[2:],
+        )
+    assert told(db) == [("1.0", True, {MINE: 2}, 0)]
+    assert code.made(db, "wiring")[0].code.files == {}
 
 
 def test_runs_that_left_another_study_of_the_same_code_are_not_counted(db: Database) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from ablate import cache
 from ablate.errors import AblateError
-from ablate.text import cache, corpora
+from ablate.text import corpora
 
 SCRIPT = Path(__file__).parents[1] / "studies" / "corpora" / "debian_docs.py"
 

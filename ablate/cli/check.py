@@ -23,8 +23,8 @@ def check(
         list[str],
         typer.Argument(
             metavar="FILE…",
-            help="Python files, or installed packages, with levels and metrics of your own;"
-            " FILE.py:NAME is a whole model.",
+            help="Python files, or packages, with levels and metrics of your own; FILE.py:NAME, or"
+            " MODULE:NAME of a package, is a whole model.",
             show_default=False,
         ),
     ],
@@ -34,15 +34,14 @@ def check(
     """
     from pathlib import Path
 
-    from ablate import outside
+    from ablate import outside, used
     from ablate.code import short
     from ablate.components import catalogue
     from ablate.errors import AblateError
-    from ablate.study.parse import MODEL
     from ablate.study.values import label
     from ablate.trying import tried, tried_metric
 
-    models = [name for name in files if MODEL.fullmatch(name)]
+    models = [name for name in files if used.MODEL.fullmatch(name)]
     with catalogue.refusing() as refused:
         try:
             found = outside.find([name for name in files if name not in models], Path(), models)

@@ -96,8 +96,8 @@ def leaving(plan: Plan, database: Database) -> Iterator[str]:
 def _edited(sources: Sequence[Made], folder: Path) -> Iterator[str]:
     """Yield which rows an older version of the code made than the one that is there now."""
     from ablate.code import short
-    from ablate.outside import version
     from ablate.units import listed, plural
+    from ablate.used import version
 
     for one in sources:
         now = version(one.code.name, folder)

@@ -166,7 +166,8 @@ class Component:
         meaning: What it does, in one line.
         source: Paper, equation or code base.
         aliases: Other values of a study file that mean this level.
-        origin: Label of the code that it comes from, where that is not ablate: see `ablate.code`.
+        origin: Labels of the code that it comes from, where that is not ablate, and then of what
+            that imports: see `ablate.code`.
     """
 
     factor: str
@@ -174,7 +175,7 @@ class Component:
     meaning: str
     source: str = ""
     aliases: tuple[object, ...] = ()
-    origin: str = ""
+    origin: tuple[str, ...] = ()
 
     factors: ClassVar[tuple[str, ...]] = ()  # whose levels a subclass can be
     # what a level has to say, where it names no module: one of these methods

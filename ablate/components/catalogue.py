@@ -456,7 +456,7 @@ _ROWS = (
     Factor(
         "code",
         "data",
-        "Files and packages that the run's levels from outside come from, with hash or version.",
+        "Files and packages that the run's levels from outside come from, with their hash.",
     ),
     Factor(
         "seed",
@@ -695,7 +695,7 @@ def _declared(own: Field) -> None:
 def _named(made: Any, component: Component | None = None) -> str:
     """A class or function, or the code that it comes from."""
     if component and component.origin:
-        return component.origin.partition("@")[0]
+        return component.origin[0].rpartition("@")[0]
     # a file of a user's own has a module of no name that a reader knows
     own = made.__module__.startswith(OUTSIDE)
     return made.__qualname__ if own else f"{made.__module__}.{made.__qualname__}"

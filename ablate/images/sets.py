@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from ablate import cache
 from ablate.config import RunConfig
 from ablate.errors import AblateError
-from ablate.text import cache, sources
+from ablate.text import sources
 
 NAMED = ("digits",)
 SHIPPED = Path(__file__).parent / "shipped"

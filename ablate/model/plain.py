@@ -59,7 +59,7 @@ class Plain(nn.Module):
             except (torch.OutOfMemoryError, AblateError):
                 raise
             except Exception as error:
-                where = place(error, [self._component.origin.rpartition("@")[0]])
+                where = place(error, self._component.origin)
                 said = " ".join(str(error).split())[:200]
                 raise AblateError(
                     f"{self.called}{f' ({where})' if where else ''}: its constructor fails:"

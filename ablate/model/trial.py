@@ -373,7 +373,7 @@ TRIALS = {
 def said(config: RunConfig, error: Exception) -> str:
     """Return the first sentence of an error of a model's module, with the line of its file."""
     text = " ".join(str(error).split()).partition(". ")[0][:200]
-    place = code.place(error, [label.rpartition("@")[0] for label in config.code])
+    place = code.place(error, config.code)
     if text.startswith(_parts(config)):
         return text
     where = f" ({place})" if place else ""

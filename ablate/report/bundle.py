@@ -8,9 +8,9 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from ablate import cache as on_disk
 from ablate.errors import UnlocatedError
 from ablate.paths import digest
-from ablate.text import cache as on_disk
 
 _SNIPPET = "window.vegaEmbed = vegaEmbed;"  # vega and vegaLite are null in vl-convert 1.9
 _PACKAGE = "vl-convert-python"

@@ -282,8 +282,8 @@ code = Table(
     "code",
     metadata,
     _refers("study_id", "study.id", primary_key=True, autoincrement=False),
-    Column("name", Text, primary_key=True),  # a file as the study names it, or a package
-    Column("version", Text, primary_key=True),  # SHA-256 of the text; else a package's version
+    Column("name", Text, primary_key=True),  # a file or package as the study names it
+    Column("version", Text, primary_key=True),  # SHA-256 of the text; else what is known of it
     Column("active", Boolean, nullable=False),  # 0: a later revision of the study has another
     Column("text", Text),  # NULL where only the version is known
     Column("about", Text, nullable=False),  # JSON: what readers learn of it without loading it

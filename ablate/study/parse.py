@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ablate import metrics, outside
+from ablate import metrics, outside, used
 from ablate.code import Code
 from ablate.components import CATALOGUE
 from ablate.errors import AblateError, UnknownError, unknown, written
@@ -34,7 +33,6 @@ from ablate.study.tables import validated
 from ablate.study.values import BUDGETS, number, positive, settable
 
 NAME = r"\w[\w .+-]*"  # of a study
-MODEL = re.compile(r".+\.py:\w+")  # a whole model in a file
 NAMED = "letters, digits, blanks and . + - _"
 
 
@@ -353,14 +351,14 @@ def _read(source: Source) -> StudyFile:
 
 
 def _use(source: Source, file: StudyFile) -> tuple[Code, ...]:
-    """Load the levels from outside: those of `use`, and whole models, "my_model.py:Model"."""
+    """Load the levels from outside: those of `use`, and whole models, as "my_model.py:Model"."""
     for name in file.use:
         if file.use.count(name) > 1:
             raise AblateError(f"{source.where('use', name)}: use names {name!r} twice")
     models = {
         value: path
         for value, path in _architectures(file)
-        if isinstance(value, str) and MODEL.fullmatch(value)
+        if isinstance(value, str) and used.MODEL.fullmatch(value)
     }
     with located(source, *(("use",) if file.use else next(iter(models.values()), ()))):
         return outside.find(file.use, source.path.parent, list(models))

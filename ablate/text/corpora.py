@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ablate import cache
 from ablate.errors import AblateError
-from ablate.text import cache, readers, sources, token_files
+from ablate.text import readers, sources, token_files
 from ablate.text.documents import EVERY, SEPARATOR, TAILS, WHOLE_FROM, Split, every_tenth
 from ablate.text.duplicates import Groups
 from ablate.text.files import Mended

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ablate.text import cache, corpora, duplicates, sources
+from ablate import cache
+from ablate.text import corpora, duplicates, sources
 from ablate.text.corpora import Corpus
 from ablate.text.documents import Document, Split
 from ablate.text.files import REPLACED

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ablate import cache
 from ablate.errors import AblateError
-from ablate.text import cache
 from ablate.text.options import BYTES, Reading
 from ablate.units import listed
 

@@ -7,7 +7,8 @@ import json
 import re
 from pathlib import Path
 
-from ablate.text import cache, corpora, sources
+from ablate import cache
+from ablate.text import corpora, sources
 from ablate.text.corpora import Corpus
 
 WORD = re.compile(rb"[A-Za-z\x80-\xff]+(?:'[A-Za-z]+)*")

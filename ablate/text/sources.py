@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ablate import cache
 from ablate.errors import AblateError
-from ablate.text import cache, readers, words
+from ablate.text import readers, words
 from ablate.text.documents import Document
 from ablate.text.files import Mended
 from ablate.text.options import BYTES, NAMED, Reading, Request

@@ -14,11 +14,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ablate import cache
 from ablate.code import identity, place
 from ablate.components import CATALOGUE, plain
 from ablate.config import own_value
 from ablate.errors import AblateError, unknown
-from ablate.text import cache, sources
+from ablate.text import sources
 from ablate.text.corpora import Corpus
 from ablate.text.documents import SEPARATOR
 
@@ -282,9 +283,9 @@ class Own:
     def __init__(self, location: str) -> None:
         name, _, values = location.partition(":")
         component = CATALOGUE["tokenizer"][name]
-        self._file = component.origin.rpartition("@")[0]
+        self._code = component.origin
         # of what decides the tokens: the code, and the hyper-parameters
-        self.hash = _hash(f"own:{location}:{':'.join(identity([component.origin]))}")
+        self.hash = _hash(f"own:{location}:{':'.join(identity(component.origin))}")
         given = json.loads(values or "{}")
         own = {
             one.name: own_value(one, given.get(one.name, one.default)) for one in component.fields
@@ -354,7 +355,7 @@ class Own:
             yield
         except Exception as error:
             said = " ".join(str(error).split())[:200]
-            where = place(error, [self._file])
+            where = place(error, self._code)
             raise AblateError(
                 f"{self._called}{f' ({where})' if where else ''}: {type(error).__name__}: {said}"
             ) from error

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ablate import cache
 from ablate.config import RunConfig
 from ablate.errors import AblateError
-from ablate.text import cache, corpora, sources, token_files, tokenizers
+from ablate.text import corpora, sources, token_files, tokenizers
 from ablate.text.corpora import Corpus
 from ablate.text.documents import Document, Split
 from ablate.text.options import Request

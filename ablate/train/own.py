@@ -117,7 +117,7 @@ class OwnMetric:
 
     def _failed(self, error: Exception) -> AblateError:
         said = " ".join(str(error).split())[:200]
-        where = place(error, [self.row.origin.rpartition("@")[0]])
+        where = place(error, self.row.origin)
         return AblateError(
             f"{self._called}{f' ({where})' if where else ''}: {type(error).__name__}"
             + (f": {said}" if said else "")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ablate import draws
+from ablate import cache, draws
 from ablate.components import CATALOGUE, places
 from ablate.components.catalogue import OF_MODELS
 from ablate.components.places import Part
@@ -23,7 +23,6 @@ from ablate.errors import AblateError, written
 from ablate.kinds import Run
 from ablate.model.places import attention_of
 from ablate.model.transformer import model_of
-from ablate.text import cache
 from ablate.train import weights
 
 GROUPS = (*OF_MODELS, "objective")  # of fields that are given

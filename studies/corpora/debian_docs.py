@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
+from ablate import cache
 from ablate.errors import AblateError
-from ablate.text import cache
 
 # Regular expressions for whole names, since versions differ between releases; of several matches
 # the newest counts.
