@@ -95,10 +95,19 @@ class StudyData:
 
     @cached_property
     def successive(self) -> pd.DataFrame:
-        """The effects of `successive_pairs`, as in `effects`."""
+        """The effects of `successive_pairs`, as in `effects`.
+
+        The difference of a level from the baseline is that of `effects`: two arms have one verdict.
+        """
         # a pilot aims at differences from the baseline
         pilots = {stratum: paired.Pilot(one.seeds) for stratum, one in self.pilots.items()}
-        return self._effects_of(self.successive_pairs, pilots)
+        found = self._effects_of(self.successive_pairs, pilots)
+        arms = ["cell", "baseline"]
+        stated = found[arms].merge(self.effects.drop(columns=["family", "arm"]), "left", arms)
+        shared = stated["n"].notna().to_numpy()
+        for name in found.columns.intersection(stated.columns):
+            found.loc[shared, name] = stated.loc[shared, name].to_numpy()
+        return found
 
     def _effects_of(self, pairs: pd.DataFrame, pilots: Mapping[str, paired.Pilot]) -> pd.DataFrame:
         return paired.effects_of(

@@ -420,6 +420,7 @@ def _number(value: float | None, write: Callable[[float], str]) -> str | None:
 
 def _comparisons(plan: Plan) -> Iterator[str]:
     """Strata, baselines, families, and the matched quantity."""
+    from ablate.plan.cells import BASELINE
     from ablate.plan.match import mismatch
 
     baselines = list(dict.fromkeys(contrast.baseline for contrast in plan.contrasts))
@@ -429,7 +430,13 @@ def _comparisons(plan: Plan) -> Iterator[str]:
         if plan.study.within
         else "Baseline"
     )
-    yield f"{where}: {'; '.join(baselines)}"
+    cell = next(cell for cell in plan.cells if cell.label == baselines[0])
+    own = (
+        f"{name}={level}" for name, level in cell.levels.items() if name not in plan.study.within
+    )
+    # a grid's name has them
+    named = f" ({', '.join(own)})" if cell.label.endswith(BASELINE) else ""
+    yield f"{where}: {'; '.join(baselines)}{named}"
     grouped = f"{len(families)} {'family' if len(families) == 1 else 'families'}"
     better = "lower" if plan.study.goal == "min" else "higher"
     compared = plural(len(plan.contrasts), "contrast")

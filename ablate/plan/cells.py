@@ -18,6 +18,8 @@ from ablate.study import Study
 from ablate.study.design import Combination, combinations
 from ablate.study.source import Source
 
+BASELINE = "baseline"  # the name of the cell that has the first level of each factor
+
 
 @dataclass(frozen=True)
 class Built:
@@ -185,7 +187,7 @@ def _label(study: Study, levels: Combination) -> str:
     }
     if any(factor in varied for factor in named):
         return _text(named)
-    return ", ".join(part for part in (_text(named), "baseline") if part)
+    return ", ".join(part for part in (_text(named), BASELINE) if part)
 
 
 def _text(levels: Combination) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -32,9 +33,10 @@ from ablate.analysis.records import (
     Verdict,
 )
 from ablate.metrics import final
+from ablate.plan.cells import BASELINE
 from ablate.plan.compare import MISMATCH
 from ablate.report.data import ReportData
-from ablate.report.labels import MetricLabels, detectable, named
+from ablate.report.labels import MetricLabels, detectable, full, named
 from ablate.report.sentences import arm_name, numbers, places, say
 from ablate.units import listed, number, plural, signed
 
@@ -96,7 +98,7 @@ def lead(data: ReportData) -> list[str]:
 
 def best(data: ReportData, one: Best) -> str:
     """Return a sentence on the best arm of a stratum, or the arms that may be the best."""
-    excluded = [called(data, arm) for arm in one.excluded]
+    excluded = [introduced(data, arm, one.stratum) for arm in one.excluded]
     return say("best", one, data.labels, list(_candidates(data, one)), excluded)
 
 
@@ -131,7 +133,10 @@ def _candidates(data: ReportData, one: Best) -> Iterator[str]:
     """Yield the arms of a set with their means."""
     for arm, mean in zip(one.arms, one.means, strict=True):
         unit = data.labels.after if arm == one.arms[0] else ""
-        yield f"{called(data, arm)} ({number(mean, data.places)}{unit})"
+        mean_of = f"{number(mean, data.places)}{unit}"
+        name = introduced(data, arm, one.stratum)
+        known = arm == BASELINE and name != arm
+        yield f"{name[:-1]}; {mean_of})" if known else f"{name} ({mean_of})"
 
 
 def at_edge(data: ReportData) -> list[str]:
@@ -233,6 +238,20 @@ def called(data: ReportData, arm: Any) -> str:
     return named(str(factors[0]), arm) if len(factors) == 1 else str(arm)
 
 
+def introduced(data: ReportData, arm: Any, stratum: str) -> str:
+    """Return the name of an arm; of the common baseline, with the levels that it has."""
+    return _baseline(data, stratum) if arm == BASELINE else called(data, arm)
+
+
+def _baseline(data: ReportData, stratum: str) -> str:
+    """Return "baseline (norm=pre, bias=none)", or "baseline" where its levels are not known."""
+    arms = data.arms
+    which = arms["cell"][(arms["stratum"] == stratum) & (arms["arm"].astype(str) == BASELINE)]
+    levels = data.levels.get(next(iter(which), ""), {})
+    named = (f"{factor}={level}" for factor, level in levels.items() if factor not in data.within)
+    return f"{BASELINE} ({', '.join(named)})" if levels else BASELINE
+
+
 def families(data: ReportData) -> list[Family]:
     """Return the answers of a study, family by family.
 
@@ -258,7 +277,7 @@ def families(data: ReportData) -> list[Family]:
             if len(factors) == 1
             else "each arm against the baseline"
             if any(" × " in factor for factor in factors)
-            else "each factor by itself, against the baseline"
+            else f"each factor by itself, against the {_baseline(data, contrasts[0].stratum)}"
         )
         bases = {named(one.factor, one.baseline_level) for one in contrasts}
         base = bases.pop() if len(bases) == 1 else "the baseline"
@@ -269,27 +288,30 @@ def families(data: ReportData) -> list[Family]:
         size = sum(one.corrected for one in part)
         over = of_study or _over(size, "part" if several else "level")
         answers = tuple(_answer(data, one, over, _name(one, apart=several)) for one in part)
-        where = f" at {first.stratum}" if first.stratum else ""
-        what, baseline = (
-            ("each part by itself", "the baseline")
-            if several
-            else (first.factor, named(first.factor, first.baseline_level))
-        )
-        heading = f"{what}{where}, against {baseline}"
+        where = ", ".join(filter(None, (first.stratum, data.beside(first))))
+        what, baseline, against = first.factor, named(first.factor, first.baseline_level), ""
+        if several:
+            taken = data.settings.get("design") == "leave-one-out"
+            what, baseline = f"each part {'left out' if taken else 'alone'}", "the baseline"
+            against = f"the {_baseline(data, first.stratum)}"
+        heading = f"{what}{f' at {where}' if where else ''}, against {against or baseline}"
         answered.append(Family(heading, *_summaries(data.labels, baseline, answers)))
     return answered
 
 
 def _name(one: Contrast, *, apart: bool) -> str:
     """Return the name of a level; with its factor's, if it is told `apart` from other factors'."""
-    return f"{one.factor}={one.level}" if apart else named(one.factor, one.level)
+    return full(one.factor, one.level) if apart else named(one.factor, one.level)
 
 
 def _answer(data: ReportData, one: Contrast, over: str, name: str) -> Answer:
     """Return the claim of a contrast, followed by the findings that qualify it."""
     below = len({one.cell, one.baseline} & data.untrained)
     who = "neither of the two" if below > 1 else "only one of the two"
-    said = [say("contrast", one, data.labels, over, data.known, who), say("losses", one)]
+    base = named(one.factor, one.baseline_level)
+    if beside := data.beside(one):
+        base += f" at {beside}"
+    said = [say("contrast", one, base, data.labels, over, data.known, who), say("losses", one)]
     said += [say(macro, one, data.labels) for macro in ("robust", "new_text")]
     said.append(_edge_named(data, one))
     said += [
@@ -320,25 +342,27 @@ def successive(data: ReportData) -> list[Family]:
     """Return how each level differs from the one before it, for the factors of [report]."""
     answered: list[Family] = []
     found = data.findings.of(Successive)
+    above = {(one.stratum, one.factor, one.level): one for one in data.findings.of(Contrast)}
+    families = Counter(one.family for one in above.values() if one.corrected)
     for part in grouped(found, lambda one: (one.factor, one.stratum)):
         corrected = found if data.correction == "study" else part
         over = _over(sum(one.verdict != "untrained" for one in corrected), "successive difference")
-        answers = tuple(
-            Answer(
-                named(one.factor, one.level),
-                " ".join(
-                    filter(
-                        None,
-                        (say("successive", one, data.labels, over), say("mismatch", one, MISMATCH)),
-                    )
-                ),
-                one,
-            )
-            for one in part
-        )
-        where = f" at {part[0].stratum}" if part[0].stratum else ""
-        heading = f"{part[0].factor}{where}, each level against the previous one"
-        answered.append(Family(heading, *_summaries(data.labels, "the previous level", answers)))
+        beside = data.beside(part[0])
+        answers = []
+        for one in part:
+            base, of = named(one.factor, one.before), over
+            contrast = above[one.stratum, one.factor, one.level]
+            if one.before == contrast.baseline_level:  # has the verdict of the contrast
+                size = families.total() if data.correction == "study" else families[contrast.family]
+                of = _over(size, "contrast" if data.correction == "study" else "level")
+            base += f" at {beside}" if beside else ""
+            said = (say("successive", one, base, data.labels, of), say("mismatch", one, MISMATCH))
+            answers.append(Answer(named(one.factor, one.level), " ".join(filter(None, said)), one))
+        where = ", ".join(filter(None, (part[0].stratum, beside)))
+        heading = f"{part[0].factor}{f' at {where}' if where else ''}"
+        heading += ", each level against the previous one"
+        summaries = _summaries(data.labels, "the previous level", tuple(answers))
+        answered.append(Family(heading, *summaries))
     return answered
 
 
@@ -349,11 +373,17 @@ def interactions(data: ReportData) -> list[Family]:
     for rows in grouped(found, lambda one: (one.factor, one.stratum)):
         factor, stratum = rows[0].factor, rows[0].stratum
         answers = tuple(
-            Answer(one.level, say("interaction", one, data.labels, len(rows)), one)
+            Answer(
+                full(one.factor, one.level), say("interaction", one, data.labels, len(rows)), one
+            )
             for one in rows
             if one.significant
         )
-        rest = {one.level: one.detectable for one in rows if not one.significant and one.n}
+        rest = {
+            full(one.factor, one.level): one.detectable
+            for one in rows
+            if not one.significant and one.n
+        }
         where = f" at {stratum}" if stratum else ""
         heading = f"{factor}{where}: is the joint effect the sum of the separate effects?"
         joint = _joint(data, {*factor.split(" × ")})
@@ -371,7 +401,7 @@ def changes(data: ReportData) -> list[Family]:
     for rows in grouped(found, lambda one: one.factor if single else one.family):
         several = len({one.factor for one in rows}) > 1
         names = [
-            (f"{one.factor}={one.level}" if several else named(one.factor, one.level))
+            (full if several else named)(one.factor, one.level)
             + (f" at {one.stratum}" if single else "")
             for one in rows
         ]

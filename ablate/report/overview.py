@@ -14,17 +14,17 @@ from ablate.analysis.records import (
     Contrast,
     Copying,
     Mismatch,
-    OfContrast,
     OtherSteps,
     SameSeeds,
     SeedGroups,
     Successive,
     Untrained,
 )
+from ablate.plan.cells import BASELINE
 from ablate.plan.compare import MISMATCH
 from ablate.report import answers, fairness, plots, scaled
 from ablate.report.data import ReportData
-from ablate.report.labels import detectable, percent
+from ablate.report.labels import detectable, full, named, percent
 from ablate.report.sentences import places, say
 from ablate.units import ends, number, plural, signed
 
@@ -168,10 +168,13 @@ def _reach(data: ReportData, contrasts: Sequence[Contrast]) -> str:
     return " ".join(filter(None, said if found else said[::-1]))
 
 
-def _name(data: ReportData, one: OfContrast | Successive, *, place: bool = False) -> str:
-    """Return the level of a difference, with its factor if the study contrasts several."""
-    factors = {other.factor for other in data.findings.of(Contrast)}
-    name = f"{one.factor}={one.level}" if len(factors) > 1 else answers.called(data, one.level)
+def _name(data: ReportData, one: Contrast | Successive, *, place: bool = False) -> str:
+    """Return the arm of a difference."""
+    if isinstance(one, Contrast):
+        name = answers.called(data, data.arm_of[one.cell])
+    else:
+        several = len({other.factor for other in data.findings.of(Contrast)}) > 1
+        name = (full if several else named)(one.factor, one.level)
     return f"{name} at {one.stratum}" if place and one.stratum else name
 
 
@@ -237,8 +240,8 @@ def matrix(data: ReportData) -> Matrix | None:
     cells = {(_name(data, one), one.stratum): _cell(data, one, best) for one in contrasts}
     if len(arms) == 1 and (grid := _grid(data, contrasts, cells)):
         return replace(grid, corrected=corrected)
-    bases = list(dict.fromkeys(one.baseline_level for one in contrasts))
-    base = f"{bases[0]} (baseline)" if len(bases) == 1 else "baseline"
+    bases = list(dict.fromkeys(data.arm_of[one.baseline] for one in contrasts))
+    base = f"{bases[0]} (baseline)" if len(bases) == 1 and bases[0] != BASELINE else BASELINE
     last = {one.stratum: one for one in contrasts}  # all of a stratum have its baseline
     cells |= {(base, stratum): _baseline(data, one, best) for stratum, one in last.items()}
     if many := len(arms) >= MANY:
