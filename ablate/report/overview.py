@@ -20,9 +20,10 @@ from ablate.analysis.records import (
     Successive,
     Untrained,
 )
+from ablate.metrics import final
 from ablate.plan.cells import BASELINE
 from ablate.plan.compare import MISMATCH
-from ablate.report import answers, fairness, plots, scaled
+from ablate.report import answers, fairness, masked, plots, scaled
 from ablate.report.data import ReportData
 from ablate.report.labels import detectable, full, named, percent
 from ablate.report.sentences import places, say
@@ -193,6 +194,10 @@ def _limits(data: ReportData) -> Iterator[tuple[str, str]]:
         yield f"{plural(unplanned, 'cell')} without a run to compare", "effects"
     if untrained := len(data.findings.of(Untrained)):
         yield f"{plural(untrained, 'cell')} did not learn more than {data.known.what}", "effects"
+    if guessing := len(masked.no_better(data)):
+        metric = final(data.study.metric)[0]
+        than = "an empty output" if metric == "error_rate" else "chance"
+        yield f"{plural(guessing, 'cell')} no better than {than}", "basis"
     if fairness.one_rate(data):
         yield "learning rate not tuned", "basis"
     if answers.at_edge(data):
