@@ -283,6 +283,39 @@ def test_a_level_that_did_not_learn_has_no_successive_difference(tmp_path: Path)
     assert all(math.isnan(one.mean) for one in found[1:])
 
 
+@pytest.mark.parametrize("within", [(), ("tokenizer",)])
+def test_a_tokenizer_that_loses_text_has_no_verdict_against_another(
+    tmp_path: Path, within: tuple[str, ...]
+) -> None:
+    values = losses()
+    tokenizers = {
+        name: {"tokenizer": name, "tokenizer_hash": name * 2} for name in ("byte", "cut", "own")
+    }
+    norms = {name: {"norm": name} for name in ("pre", "post")}
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        place = list(tokenizers).index(levels["tokenizer"]) + (levels.get("norm") == "post")
+        value = float(values[LEVELS[place]][seed])
+        finals = [("byte_coverage", 0.0, 0.5)] if levels["tokenizer"] == "cut" else []
+        return Outcome(2.0, finals=[("bits_per_byte", 0.0, value), *finals])
+
+    factors = {"tokenizer": tokenizers} | ({"norm": norms} if within else {})
+    db = study(
+        tmp_path, factors, outcome, seeds=8, within=within, metric="bits_per_byte"
+    )  # within one tokenizer nothing is lost that another arm has
+    verdicts = [one.verdict for one in analysis.findings("topology", db).of(records.Contrast)]
+    assert ("lossy" in verdicts) is (not within) and len(verdicts) == (3 if within else 2)
+    frame = analysis.effects("topology", db).set_index("level")
+    if not within:
+        assert verdicts[0] == "lossy" != verdicts[1] and math.isnan(frame.loc["cut", "mean"])
+        test = scipy_stats.ttest_rel(values[LEVELS[2]], values[LEVELS[0]])
+        assert frame.loc["own", "p_holm"] == pytest.approx(test.pvalue)  # the only one to correct
+        (best,) = analysis.findings("topology", db).of(records.Best)
+        assert "cut" not in best.arms
+        answer = report.answer(report.gather(db, "topology"))
+        assert "cut has no effect size against byte" in answer
+
+
 def test_changes_are_differences_of_differences_by_seed() -> None:
     frame = pairs()
     table = frame.pivot(index="seed", columns=["level", "stratum"], values="difference")

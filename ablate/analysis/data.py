@@ -70,6 +70,16 @@ class StudyData:
         return paired.untrained(self.finals, self.runs, self.study.metric, own=own)
 
     @cached_property
+    def lossy(self) -> frozenset[str]:
+        """Cells whose tokenizer loses text, which another tokenizer of their stratum may not."""
+        return paired.lossy(self.finals, self.compared, self.study.metric, own=self.study.own)
+
+    @property
+    def sizeless(self) -> frozenset[str]:
+        """Cells whose contrasts have no effect size."""
+        return self.untrained | self.lossy
+
+    @cached_property
     def effects(self) -> pd.DataFrame:
         """The effect of each contrast, see `ablate.analysis.paired.effects_of`."""
         return self._effects_of(self.pairs, self.pilots)
@@ -114,7 +124,7 @@ class StudyData:
             pairs,
             pilots,
             self.choices,
-            self.untrained,
+            self.sizeless,
             settings=self.settings,
             levels=self.levels,
             arms=self.arms,
@@ -124,7 +134,7 @@ class StudyData:
     def changes(self) -> pd.DataFrame:
         """Changes of the effects, from the first stratum to each other."""
         return paired.changes(
-            self.pairs, self.pilots, self.choices, crossed=self.crossed, untrained=self.untrained
+            self.pairs, self.pilots, self.choices, crossed=self.crossed, sizeless=self.sizeless
         )
 
     @cached_property

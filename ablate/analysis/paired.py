@@ -84,7 +84,8 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
         One row for each contrast, with the columns of `EffectRow` and three more: `significant`,
         the present name of `resolved`; `baseline_level`, the baseline's level in the factor; and
         `arm`, as in `ablate.load`. A contrast with a cell that did not learn beyond token
-        frequencies has no numbers, and does not count in the correction of others.
+        frequencies, or of tokenizers of which one loses text, has no numbers, and does not count in
+        the correction of others.
     """
     pairs, row = results.pairs(study, db), results.study(study, db)
     chosen = choices(results.decisions(study, db), pairs)
@@ -93,7 +94,8 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
         pairs,
         pilots(study, db),
         chosen,
-        untrained(finals, runs, row.metric, own=row.own),
+        untrained(finals, runs, row.metric, own=row.own)
+        | lossy(finals, runs, row.metric, own=row.own),
         settings=row.settings,
         levels=results.levels(study, db),
         arms=results.arms(study, db),
@@ -104,7 +106,7 @@ def effects_of(
     pairs: pd.DataFrame,
     pilots: Mapping[str, Pilot],
     choices: Mapping[str, Chosen],
-    untrained: frozenset[str],
+    sizeless: frozenset[str],
     *,
     settings: Mapping[str, Any],
     levels: Mapping[str, dict[str, str]],
@@ -116,13 +118,13 @@ def effects_of(
         pairs: As in `of_pairs`.
         pilots: As in `of_pairs`.
         choices: As in `of_pairs`.
-        untrained: Cells that did not learn beyond token frequencies.
+        sizeless: As in `of_pairs`.
         settings: The study file's tables.
         levels: As `ablate.results.levels` returns them.
         arms: As `ablate.results.arms` returns them.
     """
     covered, both = correction(settings), crossed(settings)
-    rows = of_pairs(pairs, pilots, choices, correction=covered, crossed=both, untrained=untrained)
+    rows = of_pairs(pairs, pilots, choices, correction=covered, crossed=both, sizeless=sizeless)
     numbers = [field.name for field in fields(EffectRow) if field.name not in NAMED]
     frame = pd.DataFrame([asdict(row) for row in rows], columns=[*NAMED, *numbers])
     names = arms.set_index("cell")["arm"]
@@ -193,6 +195,26 @@ def untrained(
         return frozenset()
     share = near.groupby("cell")["near"].mean()
     return frozenset(share.index[share > 0.5])
+
+
+def lossy(
+    finals: pd.DataFrame, runs: pd.DataFrame, metric: str, *, own: bool = False
+) -> frozenset[str]:
+    """Return the cells whose tokenizer loses text, in strata of several tokenizers.
+
+    Bits per byte count the bytes of the text, and such a model predicts fewer.
+
+    Args:
+        finals: As `ablate.finals` returns them.
+        runs: As `ablate.load` returns them.
+        metric: Of the study.
+        own: Whether the runs are of a script, or imported.
+    """
+    if own or metric != "bits_per_byte" or runs.empty:
+        return frozenset()
+    found = runs["run"].isin(finals.loc[finals["name"].isin(metrics.LOSSY), "run"])
+    several = runs.groupby("stratum")["tokenizer_hash"].transform("nunique") > 1
+    return frozenset(runs.loc[found & several, "cell"])
 
 
 @dataclass(frozen=True)
@@ -332,7 +354,7 @@ def of_pairs(
     *,
     correction: str = "family",
     crossed: bool = False,
-    untrained: frozenset[str] = frozenset(),
+    sizeless: frozenset[str] = frozenset(),
 ) -> list[EffectRow]:
     """Compute the effect of every contrast, corrected within each family or over the study.
 
@@ -344,10 +366,10 @@ def of_pairs(
         correction: "family", or "study" for all contrasts together.
         crossed: Whether the seeds are pairs of a seed of the initialisation and one of the data
             order, which are then both random.
-        untrained: Cells that did not learn beyond token frequencies: their contrasts have no
-            numbers, and do not count in the correction of others.
+        sizeless: Cells that did not learn beyond token frequencies, or whose tokenizer loses text:
+            their contrasts have no numbers, and do not count in the correction of others.
     """
-    sized = ~pairs[["cell", "baseline"]].isin(untrained).any(axis=1)
+    sized = ~pairs[["cell", "baseline"]].isin(sizeless).any(axis=1)
     rows = [
         *_corrected(pairs[sized], pilots, choices, correction, crossed),
         *map(_without_size, _corrected(pairs[~sized], pilots, choices, "family", crossed)),
@@ -425,7 +447,7 @@ def changes(
     choices: Mapping[str, Chosen] = {},
     *,
     crossed: bool = False,
-    untrained: frozenset[str] = frozenset(),
+    sizeless: frozenset[str] = frozenset(),
 ) -> pd.DataFrame:
     """Compute how the effect of each level changes from the first stratum to each other one.
 
@@ -438,7 +460,7 @@ def changes(
         pilots: As in `of_pairs`.
         choices: As in `of_pairs`.
         crossed: As in `of_pairs`.
-        untrained: Cells that did not learn beyond token frequencies: their effects have no size,
+        sizeless: As in `of_pairs`: their effects have no size,
             so they have no change either.
 
     Returns:
@@ -449,7 +471,7 @@ def changes(
     strata = list(dict.fromkeys(pairs["stratum"]))
     if len(strata) < 2:
         return pd.DataFrame(columns=columns)
-    pairs = pairs[~pairs[["cell", "baseline"]].isin(untrained).any(axis=1)]
+    pairs = pairs[~pairs[["cell", "baseline"]].isin(sizeless).any(axis=1)]
     grouped = dict(list(pairs.groupby(["factor", "level", "stratum"], sort=False)))
     by_contrast = {key: counted(part) for key, part in grouped.items()}
     rows = []

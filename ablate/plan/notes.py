@@ -113,7 +113,7 @@ def _lossy(cells: Sequence[Cell], texts: Sequence[Text]) -> Iterator[str]:
             continue
         yield (
             f"tokenizer = {tokenizer!r} {what}, so its bits_per_byte is not comparable with that"
-            " of a lossless tokenizer"
+            " of a lossless tokenizer: the report gives no verdict on the two"
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ablate.analysis.records import (
+    SIZELESS,
     Best,
     Change,
     Contrast,
@@ -46,6 +47,7 @@ VERDICTS: dict[Verdict, str] = {  # of a contrast → words
     "inconclusive": "not significantly different",
     "partial": "compared on some of the seeds only",
     "untrained": "not comparable, as an arm did not learn",
+    "lossy": "not comparable, as a tokenizer loses text",
     "unknown": "without an answer",
 }
 FEW = 3  # strata that each have a line of their own
@@ -124,7 +126,7 @@ def unranked(data: ReportData) -> list[str]:
 
 def _unranked(data: ReportData, one: Best) -> str:
     cells = data.arms[data.arms["stratum"] == one.stratum]
-    below = set(cells.loc[cells["cell"].isin(data.untrained), "arm"].astype(str))
+    below = set(cells.loc[cells["cell"].isin(data.sizeless), "arm"].astype(str))
     arms = [arm for arm in one.failed if arm not in below]
     return say("unranked", one, arms) if arms else ""
 
@@ -149,7 +151,7 @@ def at_edge(data: ReportData) -> list[str]:
 
 def _at_edge(data: ReportData, one: Contrast) -> list[tuple[str, str]]:
     """Return level and cell of the arms of a difference whose tuned value is at an edge."""
-    if one.n == 0 or one.verdict == "untrained":
+    if one.n == 0 or one.verdict in SIZELESS:
         return []
     arms = (one.level, one.cell), (one.baseline_level, one.baseline)
     return [(level, cell) for level, cell in arms if cell in data.at_edge]
@@ -306,8 +308,11 @@ def _name(one: Contrast, *, apart: bool) -> str:
 
 def _answer(data: ReportData, one: Contrast, over: str, name: str) -> Answer:
     """Return the claim of a contrast, followed by the findings that qualify it."""
-    below = len({one.cell, one.baseline} & data.untrained)
+    of = data.lossy if one.verdict == "lossy" else data.untrained
+    below = len({one.cell, one.baseline} & of)
     who = "neither of the two" if below > 1 else "only one of the two"
+    if one.verdict == "lossy":
+        who = "both" if below > 1 else "one of the two"
     base = named(one.factor, one.baseline_level)
     if beside := data.beside(one):
         base += f" at {beside}"
@@ -346,7 +351,7 @@ def successive(data: ReportData) -> list[Family]:
     families = Counter(one.family for one in above.values() if one.corrected)
     for part in grouped(found, lambda one: (one.factor, one.stratum)):
         corrected = found if data.correction == "study" else part
-        over = _over(sum(one.verdict != "untrained" for one in corrected), "successive difference")
+        over = _over(sum(one.verdict not in SIZELESS for one in corrected), "successive difference")
         beside = data.beside(part[0])
         answers = []
         for one in part:
@@ -533,7 +538,7 @@ def _summaries(
             )
             see = detectable(labels, [one.finding.detectable for one in alike])
             full.append(part + (f": {see}" if see else ""))
-        elif name in ("unknown", "untrained"):
+        elif name in ("unknown", *SIZELESS):
             full.append(f"{levels} {is_so}")
         elif name == "partial":
             full += [f"{one.level} {say('partial_brief', one.finding)}" for one in alike]

@@ -433,6 +433,7 @@ def _curves(data: ReportData) -> list[str]:
 
 def _corrected(data: ReportData) -> str:
     sized = ", without contrasts of arms that did not learn" if data.untrained else ""
+    sized += ", without contrasts of tokenizers that lose text" if data.lossy else ""
     if data.correction == "study":
         return f"Over all contrasts of the study{sized}"
     return f"Within a family, which is {_family(data)} in one stratum{sized}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from ablate.analysis.records import (
+    SIZELESS,
     Best,
     Change,
     Contrast,
@@ -151,7 +152,8 @@ def _reach(data: ReportData, contrasts: Sequence[Contrast]) -> str:
     unknown = [
         (one, name)
         for one, name in zip(contrasts, names, strict=True)
-        if one.verdict in ("partial", "unknown") or (one.verdict == "untrained" and not found)
+        if one.verdict in ("partial", "unknown", "lossy")
+        or (one.verdict == "untrained" and not found)
     ]
     rest = say("no_verdict", unknown, data.labels) if unknown else ""
     if not found and not inconclusive:
@@ -192,8 +194,14 @@ def _limits(data: ReportData) -> Iterator[tuple[str, str]]:
         yield f"{plural(broken, 'run')} diverged or failed", "troubles"
     if unplanned := len(data.unplanned):
         yield f"{plural(unplanned, 'cell')} without a run to compare", "effects"
-    if untrained := len(data.findings.of(Untrained)):
-        yield f"{plural(untrained, 'cell')} did not learn more than {data.known.what}", "effects"
+    untrained = data.findings.of(Untrained)
+    if whole := sum(one.whole for one in untrained):
+        yield f"{plural(whole, 'cell')} did not learn more than {data.known.what}", "effects"
+    if partly := len(untrained) - whole:
+        cells = plural(partly, "cell")
+        yield f"some seeds of {cells} did not learn more than {data.known.what}", "effects"
+    if lossy := len(data.lossy):
+        yield f"{plural(lossy, 'cell')} of a tokenizer that loses text", "basis"
     if guessing := len(masked.no_better(data)):
         metric = final(data.study.metric)[0]
         than = "an empty output" if metric == "error_rate" else "chance"
@@ -307,10 +315,13 @@ def _grid(
 def _cell(data: ReportData, one: Contrast, best_cells: frozenset[str]) -> Cell:
     best = one.cell in best_cells
     where = answers.Answer("", "", one).anchor
-    if one.verdict in ("untrained", "unknown") or one.n == 0:
+    if one.verdict in ("unknown", *SIZELESS) or one.n == 0:
         whole = {found.cell for found in data.findings.of(Untrained) if found.whole}
-        why = "did not learn" if one.cell in whole else "baseline did not learn"
-        text = why if one.verdict == "untrained" else "no interval" if one.n else "no pair"
+        text = "no interval" if one.n else "no pair"
+        if one.verdict == "untrained":
+            text = "did not learn" if one.cell in whole else "baseline did not learn"
+        elif one.verdict == "lossy":
+            text = "loses text" if one.cell in data.lossy else "baseline loses text"
         return Cell(text, "", one.verdict, best, where)
     detail = ends(one.lo, one.hi, places(one)) if one.n > 1 else "one pair"
     if one.verdict == "partial":
