@@ -15,7 +15,7 @@ from ablate.components import CATALOGUE
 from ablate.components.catalogue import OF_MODELS
 from ablate.errors import AblateError
 from ablate.metrics import final
-from ablate.plan.check import COMPARABLE
+from ablate.plan.check import comparable
 from ablate.store import status
 from ablate.store.code import Made, made
 from ablate.store.records import FAILED
@@ -247,8 +247,9 @@ class StudyData:
         Args:
             stratum: Whose cells are looked at; None for those of the study.
         """
-        fields = COMPARABLE.get(final(self.study.metric)[0], ())
         runs = self.compared
+        objectives = set(runs["objective"].dropna()) if "objective" in runs else set()
+        fields = comparable(self.study.metric, objectives)
         if stratum is not None:
             runs = runs[runs["stratum"] == stratum]
         return [name for name in fields if name in runs and runs[name].nunique(dropna=False) > 1]

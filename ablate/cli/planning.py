@@ -370,10 +370,7 @@ def _cells(
         "body": [_number(cost.params_body, "{:,}".format) for cost in costs],
         "tokens": [_number(cost.tokens, count) for cost in costs],
         "steps": [_number(cost.steps, "{:,}".format) for cost in costs],
-        "epochs": [
-            "" if cell.run.kind == "finetune" else _number(cell.epochs, two_digits)
-            for cell in cells
-        ],
+        "epochs": ["" if cell.run.kind == "finetune" else _epochs(cell) for cell in cells],
         "FLOPs": [_number(cost.flops, power) for cost in costs],
         "memory": [_number(cost.bytes, memory) for cost in costs],
     }
@@ -412,6 +409,12 @@ def _pretrained(plan: Plan) -> list[tuple[str, Cell]]:
         (f"pre-training of {cell.label}" if several else "pre-training", cell)
         for cell in found.values()
     ]
+
+
+def _epochs(cell: Cell) -> str | None:
+    """Passes over the text; marked where its tokens are not counted yet."""
+    written = _number(cell.epochs, two_digits)
+    return f"≈ {written}" if written and cell.estimated else written
 
 
 def _number(value: float | None, write: Callable[[float], str]) -> str | None:

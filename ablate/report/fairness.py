@@ -6,6 +6,7 @@ import math
 
 from ablate.analysis.paired import split
 from ablate.analysis.records import (
+    Contrast,
     LossyTokenizer,
     Mismatch,
     Multiplicity,
@@ -17,6 +18,7 @@ from ablate.analysis.records import (
     SeedCount,
     Tuning,
 )
+from ablate.plan.confounds import READ
 from ablate.report import masked
 from ablate.report.data import ReportData
 from ablate.report.labels import percent, sentence
@@ -24,7 +26,7 @@ from ablate.report.sentences import say
 from ablate.store.records import FAILED
 from ablate.store.status import UNFINISHED
 from ablate.study import tuned_field
-from ablate.units import listed, plural
+from ablate.units import listed, number, plural
 
 NAMED = 4  # groups whose chosen rates are named one by one
 SAME = 0.0005  # sizes with a smaller relative difference are the same
@@ -103,6 +105,8 @@ def _matched(data: ReportData) -> str:
             "; of these parameters each method trains its own part, and FLOPs are those of training"
             " all, without the pre-training"
         )
+    if read := _read(data):
+        left += f"; of the training text an arm reads {read} times as much as its baseline"
     if match:
         named = next(iter(counted.values())).removeprefix("the ")
         return (
@@ -110,6 +114,28 @@ def _matched(data: ReportData) -> str:
             f" {left}."
         )
     return f"Matched: only the budget in the study file; {left}."
+
+
+def _read(data: ReportData) -> str:
+    """Return how much more text arms read than baselines of another tokenizer: "0.5 to 2.7"; "" for
+    as much.
+    """
+    if data.study.kind != "transformer" or "tokenizer_hash" not in data.good:
+        return ""
+    epochs = data.finals[data.finals["name"] == "epochs"].groupby("cell")["value"].mean()
+    of = data.good.drop_duplicates("cell").set_index("cell")[["corpus_hash", "tokenizer_hash"]]
+    ratios = []
+    for one in data.findings.of(Contrast):
+        pair = [one.cell, one.baseline]
+        if not {*pair} <= {*of.index} & {*epochs.index}:
+            continue
+        corpora, tokenizers = (of.loc[pair, name].nunique() for name in of.columns)
+        if corpora == 1 and tokenizers > 1 and epochs[one.baseline]:
+            ratios.append(epochs[one.cell] / epochs[one.baseline])
+    if not ratios or max(abs(ratio - 1) for ratio in ratios) <= READ:
+        return ""
+    least, most = (number(ratio, 2) for ratio in (min(ratios), max(ratios)))
+    return least if least == most else f"{least} to {most}"
 
 
 def _tuned(data: ReportData) -> str:

@@ -203,6 +203,13 @@ def n_train(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
     return len(of(corpus, tokenizer).train)
 
 
+def n_held_out(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
+    """Return the held-out tokens of a corpus; may train the tokenizer."""
+    if tokenizer.location == "byte":
+        return corpus.n_held_out_bytes
+    return len(of(corpus, tokenizer).held_out)
+
+
 def byte_coverage(corpus: Corpus, tokenizer: TokenizerInfo) -> float:
     """Return the bytes that tokens encode per byte of held-out text; 1 if none is lost."""
     return of(corpus, tokenizer).byte_coverage
