@@ -396,6 +396,20 @@ def test_noise_is_borrowed_only_from_runs_like_the_planned(
     assert (ablate("power", "other.toml")[0] == 0) is borrows
 
 
+def test_noise_is_not_borrowed_from_cells_that_did_not_learn(ablate: Run, measured: str) -> None:
+    def unigram(value: float) -> str:
+        with contextlib.closing(sqlite3.connect(measured)) as connection, connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO final (run_id, name, at, value)"
+                " SELECT id, 'unigram_loss', 0, ? FROM run",
+                (value,),
+            )
+        return ablate("plan", QUICKSTART)[1]
+
+    assert "noise: this study's own 20 pairs" in unigram(1000.0)
+    assert "(noise" not in unigram(0.0)
+
+
 def test_a_narrow_terminal_breaks_no_word_and_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 

@@ -328,6 +328,13 @@ def test_the_plan_says_that_a_mask_of_documents_changes_nothing_in_one_document(
     assert "is the same model on this text" in note and "'document_mask=attention'" in note
 
 
+def test_max_epochs_that_leaves_nothing_to_compare_is_refused(made) -> None:
+    base = {"corpus": "short.txt", "tokens": None, "max_epochs": 30}
+    with pytest.raises(AblateError, match=r"line \d+: max_epochs = 30 leaves 'tokens=25600' of 2"):
+        made(base, factors="tokens = [25600, 256000]")
+    assert made(base, factors='tokens = [25600, 256000]\nbias = ["none", "all"]').too_long
+
+
 def test_the_cache_is_no_fault_of_a_line(
     made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

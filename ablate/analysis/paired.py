@@ -145,9 +145,6 @@ def _without_size(row: EffectRow) -> EffectRow:
     return replace(row, **dict.fromkeys(SIZED, math.nan), resolved=False)  # type: ignore[arg-type]
 
 
-NEAR = 0.01  # of the unigram loss: a run that ends nearer has learnt no more than frequencies
-
-
 def near_unigram(finals: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return cell, seed, loss, unigram_loss and `near` of the runs that have both losses.
 
@@ -170,7 +167,7 @@ def near_unigram(finals: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     both = finals[finals["name"].isin(["loss", "unigram_loss"]) & ~finals["run"].isin(left_out)]
     runs = both.pivot_table(index=["cell", "seed"], columns="name", values="value")
     runs = runs.reindex(columns=["loss", "unigram_loss"]).dropna().reset_index()
-    return runs.assign(near=runs["loss"] >= (1 - NEAR) * runs["unigram_loss"])
+    return runs.assign(near=runs["loss"] >= (1 - metrics.NEAR_UNIGRAM) * runs["unigram_loss"])
 
 
 def untrained(

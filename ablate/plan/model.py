@@ -155,7 +155,7 @@ class PlannedRun:
 class Confound:
     """A confound: something besides the factor that a comparison cannot separate from it."""
 
-    # "parameters" | "tokens" | "FLOPs" | "corpus" | "held-out text" | "passages" |
+    # "parameters" | "tokens" | "training" | "FLOPs" | "corpus" | "held-out text" | "passages" |
     # "text read" | "learning rate" | "same configuration"
     kind: str
     cell: str  # label; "" for all

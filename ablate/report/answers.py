@@ -99,15 +99,34 @@ def lead(data: ReportData) -> list[str]:
 
 
 def best(data: ReportData, one: Best) -> str:
-    """Return a sentence on the best arm of a stratum, or the arms that may be the best."""
+    """Return a sentence on the best arm of a stratum, or the arms that may be the best.
+
+    Where pairs have no noise no arm can be tested: then it says so, and the means.
+    """
+    if found := _noiseless(data, one.stratum):
+        values = {pair.baseline_value for pair in found[0].pairs}
+        return say("untested", one, found[0].n, list(_candidates(data, one)), len(values) == 1)
     excluded = [introduced(data, arm, one.stratum) for arm in one.excluded]
     return say("best", one, data.labels, list(_candidates(data, one)), excluded)
+
+
+def _noiseless(data: ReportData, stratum: str) -> list[Contrast]:
+    """Return the contrasts of a stratum that can be tested, had they noise; [] if one has some."""
+    found = [
+        one
+        for one in data.findings.of(Contrast)
+        if one.stratum == stratum and one.n > 1 and not one.exact and one.verdict not in SIZELESS
+    ]
+    equal = all(one.verdict == "unknown" or one.lo == one.hi for one in found)
+    return found if equal and any(one.verdict == "unknown" for one in found) else []
 
 
 def best_sets(data: ReportData) -> str:
     """Return a sentence on the best arms of all strata."""
     sets: dict[str, list[str]] = {}
-    found = data.findings.of(Best)
+    found = [one for one in data.findings.of(Best) if not _noiseless(data, one.stratum)]
+    if not found:
+        return say("untested_strata")
     for one in found:
         order = [arm for arm in data.arms["arm"].cat.categories if arm in one.arms]
         names = listed((called(data, arm) for arm in order), "or")

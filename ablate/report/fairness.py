@@ -18,6 +18,7 @@ from ablate.analysis.records import (
     SeedCount,
     Tuning,
 )
+from ablate.plan.compare import not_compared
 from ablate.plan.confounds import READ
 from ablate.report import masked
 from ablate.report.data import ReportData
@@ -39,6 +40,7 @@ def fairness(data: ReportData) -> list[str]:
         _tuned(data),
         *_paired(data),
         *(say("multiplicity", one) for one in data.findings.of(Multiplicity)),
+        *_not_compared(data),
         *(say("no_failures", one) for one in data.findings.of(NoFailures)),
         *masked.chance(data),
         *masked.sentences(data),
@@ -114,6 +116,13 @@ def _matched(data: ReportData) -> str:
             f" {left}."
         )
     return f"Matched: only the budget in the study file; {left}."
+
+
+def _not_compared(data: ReportData) -> list[str]:
+    """Say which factors no contrast is about."""
+    factors = {one.factor for one in data.findings.of(Contrast)}
+    found = not_compared(data.within, data.levels.values(), factors) if factors else []
+    return [say("not_compared", found)] if found else []
 
 
 def _read(data: ReportData) -> str:

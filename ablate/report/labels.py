@@ -207,7 +207,9 @@ def full(factor: str, level: object) -> str:
     factors, levels = factor.split(TIMES), str(level).split(TIMES)
     if len(factors) != len(levels):
         return f"{factor}={level}"
-    return ", ".join(f"{one}={other}" for one, other in zip(factors, levels, strict=True))
+    # a factor without a meaning in a cell has no level there
+    named = [f"{one}={other}" for one, other in zip(factors, levels, strict=True) if other != "–"]
+    return ", ".join(named) or str(level)
 
 
 def arm_of(cell: str, arm: str, stratum: str = "") -> str:
