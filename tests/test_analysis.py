@@ -297,6 +297,7 @@ def test_a_tokenizer_that_loses_text_has_no_verdict_against_another(
         place = list(tokenizers).index(levels["tokenizer"]) + (levels.get("norm") == "post")
         value = float(values[LEVELS[place]][seed])
         finals = [("byte_coverage", 0.0, 0.5)] if levels["tokenizer"] == "cut" else []
+        finals.append(("epochs", 0.0, 1.0 if levels["tokenizer"] == "byte" else 1.5))
         return Outcome(2.0, finals=[("bits_per_byte", 0.0, value), *finals])
 
     factors = {"tokenizer": tokenizers} | ({"norm": norms} if within else {})
@@ -314,6 +315,7 @@ def test_a_tokenizer_that_loses_text_has_no_verdict_against_another(
         assert "cut" not in best.arms
         answer = report.answer(report.gather(db, "topology"))
         assert "cut has no effect size against byte" in answer
+        assert "Text read: 1.50 times as much as by the baseline" in answer
 
 
 def test_changes_are_differences_of_differences_by_seed() -> None:

@@ -37,6 +37,7 @@ def fairness(data: ReportData) -> list[str]:
     """Return sentences on what was matched, tuned, paired and tested."""
     said = [
         _matched(data),
+        _read(data),
         _tuned(data),
         *_paired(data),
         *(say("multiplicity", one) for one in data.findings.of(Multiplicity)),
@@ -107,8 +108,6 @@ def _matched(data: ReportData) -> str:
             "; of these parameters each method trains its own part, and FLOPs are those of training"
             " all, without the pre-training"
         )
-    if read := _read(data):
-        left += f"; of the training text an arm reads {read} times as much as its baseline"
     if match:
         named = next(iter(counted.values())).removeprefix("the ")
         return (
@@ -126,8 +125,8 @@ def _not_compared(data: ReportData) -> list[str]:
 
 
 def _read(data: ReportData) -> str:
-    """Return how much more text arms read than baselines of another tokenizer: "0.5 to 2.7"; "" for
-    as much.
+    """Say how much of the text arms read, where their tokenizer is not the baseline's; "" for as
+    much.
     """
     if data.study.kind != "transformer" or "tokenizer_hash" not in data.good:
         return ""
@@ -144,7 +143,8 @@ def _read(data: ReportData) -> str:
     if not ratios or max(abs(ratio - 1) for ratio in ratios) <= READ:
         return ""
     least, most = (number(ratio, 2) for ratio in (min(ratios), max(ratios)))
-    return least if least == most else f"{least} to {most}"
+    times = least if least == most else f"{least} to {most}"
+    return f"Text read: {times} times as much as by the baseline, which has another tokenizer."
 
 
 def _tuned(data: ReportData) -> str:
