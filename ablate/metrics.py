@@ -238,10 +238,12 @@ GOALS = {"lower": "min", "higher": "max"}  # as files write them
 GIVEN = ("logits", "targets", "losses", "inputs")  # what a metric may ask for, by these names
 ONCE = ("config", "spelling")  # what the constructor of a class may ask for
 LOSSY = ("byte_coverage", "text_kept")  # of lossy tokenizers: `ablate.text.Tokens.lost`
+NEAR_UNIGRAM = 0.01  # of that loss: a run that ends nearer has learnt no more than frequencies
+TEXTS_CUT = "texts_cut"  # share of the texts of a task of which a model reads the first tokens only
 RECORDED = (  # other numbers that runs record
     *("train_loss", "grad_norm", "lr", "tokens_per_second", "train_seconds", "epochs"),
     *("loss_at_position", "error_at_length", "stream_rms", "token_similarity"),
-    *LOSSY,
+    *(*LOSSY, TEXTS_CUT),
 )
 GROUP = "metrics"  # of their hyper-parameters in the catalogue
 _NUMBER = re.compile(r"\d+(\.\d+)?")

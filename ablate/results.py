@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     # a database, its path or URL, or None for the default one
     Source = Database | str | Path | None
 
-BASELINE = "baseline"  # the arm of a baseline in a stratum that varies several factors
 TEXT = frozenset(
     [
         "study",
@@ -190,7 +189,8 @@ def arms(study: str, db: Source = None) -> pd.DataFrame:
     """Return the study's cells: cell, stratum, arm, is_baseline.
 
     `arm` is a short name that is unique in its stratum: the level if a single factor varies
-    ("parallel"), else "factor=level", and "baseline" for the common baseline.
+    ("parallel"), else the cell's name without its stratum: "n_head=2, position=none" in a grid,
+    "n_head=2" in other designs, whose common baseline is called "baseline".
     """
     opened = database(db)
     row = _study(opened, study)
@@ -198,18 +198,21 @@ def arms(study: str, db: Source = None) -> pd.DataFrame:
     by_cell = _levels_of(rows.levels(opened, row.id))
     compared = [dict(zip(contrasts.columns, one, strict=True)) for one in contrasts.rows]
     single = len({one["factor"] for one in compared}) <= 1
+    cells = _frame([rows.cells(opened, row.id)])
+    strata = dict(zip(cells["cell"], cells["stratum"], strict=True))
+
+    def name(cell: str, level: str) -> str:
+        return level if single else _within_stratum(cell, strata.get(cell, ""))
+
     named: dict[str, str] = {}
     for one in compared:
         baseline = one["baseline"]
-        named[baseline] = (
-            baseline_level(one["factor"], by_cell.get(baseline, {})) if single else BASELINE
-        )
+        level = baseline_level(one["factor"], by_cell.get(baseline, {}))
+        named[baseline] = name(baseline, level)
     baselines = set(named)
     order = list(dict.fromkeys(named.values()))
     for one in compared:
-        level = one["level"] if single else f"{one['factor']}={one['level']}"
-        named.setdefault(one["cell"], level)
-    cells = _frame([rows.cells(opened, row.id)])
+        named.setdefault(one["cell"], name(one["cell"], one["level"]))
     of_cells = [named.get(cell, cell) for cell in cells["cell"]]
     return cells.assign(
         arm=pd.Categorical(
@@ -217,6 +220,20 @@ def arms(study: str, db: Source = None) -> pd.DataFrame:
         ),
         is_baseline=cells["cell"].isin(baselines),
     )
+
+
+def _within_stratum(cell: str, stratum: str) -> str:
+    """Return the label of a cell without the levels that make its stratum.
+
+    These stand in the label in the same order, between the levels of other factors.
+    """
+    rest, kept = stratum.split(", "), []
+    for part in cell.split(", "):
+        if rest and part == rest[0]:
+            del rest[0]
+        else:
+            kept.append(part)
+    return ", ".join(kept) or cell
 
 
 def baseline_level(factor: str, levels: dict[str, str]) -> str:

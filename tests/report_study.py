@@ -112,7 +112,7 @@ def study(
 def _plan(
     factors, seeds, within, name, question, metric, goal, base, toml, design, left_out=()
 ) -> Plan:  # type: ignore[no-untyped-def]
-    text = toml or f'name = "{name}"\n'
+    text = toml or f'name = "{name}"\ndesign = "{design}"\n'
     crossed = seeds if isinstance(seeds, Crossed) else None
     if crossed and not toml:
         text += f"seeds = {{ init = {crossed.init}, data = {crossed.data} }}\n"
@@ -137,7 +137,7 @@ def _plan(
         if levels in left_out:
             continue
         if (
-            design in PARTWISE
+            design != "grid"
             and sum(
                 level != first[factor] for factor, level in levels.items() if factor not in within
             )
@@ -149,7 +149,9 @@ def _plan(
             fields.update(factors[factor][level])
         config = RunConfig(**fields)
         stratum = _text({factor: levels[factor] for factor in within})
-        cells.append(Cell(_text(levels), levels, stratum, run_of(config), 1.0))
+        cells.append(
+            Cell(_label(levels, first, within, design), levels, stratum, run_of(config), 1.0)
+        )
     contrasts = []
     for cell in cells:
         base_cell = next(
@@ -176,6 +178,16 @@ def _plan(
         for cell in cells
     ]
     return Plan(described, tuple(cells), tuple(contrasts), tuple(planned))
+
+
+def _label(levels: Levels, first: Levels, within: Sequence[str], design: str) -> str:
+    if design == "grid":
+        return _text(levels)
+    named = {
+        name: level for name, level in levels.items() if name in within or level != first[name]
+    }
+    own = [] if {*named} - {*within} else ["baseline"]
+    return ", ".join([_text(named)] * bool(named) + own)
 
 
 def _text(levels: Levels) -> str:

@@ -195,7 +195,11 @@ def test_successive_differences_are_those_of_a_level_and_the_one_before_it(tmp_p
         assert one.p == pytest.approx(tests[-1].pvalue)
     assert [one.n for one in found] == [7, 7, 7]
     holm = multipletests([test.pvalue for test in tests], method="holm")[1]
-    assert [one.p_holm for one in found] == pytest.approx(list(holm))
+    assert [one.p_holm for one in found[1:]] == pytest.approx(list(holm[1:]))
+    # the first one is a difference from the baseline, too: two arms have one verdict
+    first = next(iter(analysis.findings("topology", db).of(records.Contrast)))
+    assert (found[0].p_holm, found[0].significant) == (first.p_holm, first.significant)
+    assert first.p_holm != pytest.approx(holm[0])
     assert {one.verdict for one in found} == {"partial"}
     _, drawn = report.figures_of(report.gather(db, "topology"))
     assert "successive" in [figure.name for figure in drawn]
@@ -244,7 +248,8 @@ def test_successive_differences_have_the_noise_of_a_pilot_and_of_chosen_rates(
     # seeds of little noise, decided for differences from the baseline: all seeds count, too
     seeds = np.argsort(np.abs(moved[0] - np.median(moved[0])))[:3]
     vars(pilot)["pilots"] = {"": analysis.Pilot(list(map(int, seeds)), 1e-9)}
-    for row, of in zip(pilot.successive.to_dict("records"), moved, strict=True):
+    # the first level is compared with the baseline, and has that interval
+    for row, of in list(zip(pilot.successive.to_dict("records"), moved, strict=True))[1:]:
         half = max(
             scipy_stats.t.ppf(0.975, len(part) - 1) * part.std(ddof=1) / 8**0.5
             for part in (of[seeds], of)
@@ -276,6 +281,41 @@ def test_a_level_that_did_not_learn_has_no_successive_difference(tmp_path: Path)
     assert found[0].p_holm == pytest.approx(test.pvalue)  # the only one that is corrected
     assert [one.verdict for one in found[1:]] == ["untrained", "untrained"]
     assert all(math.isnan(one.mean) for one in found[1:])
+
+
+@pytest.mark.parametrize("within", [(), ("tokenizer",)])
+def test_a_tokenizer_that_loses_text_has_no_verdict_against_another(
+    tmp_path: Path, within: tuple[str, ...]
+) -> None:
+    values = losses()
+    tokenizers = {
+        name: {"tokenizer": name, "tokenizer_hash": name * 2} for name in ("byte", "cut", "own")
+    }
+    norms = {name: {"norm": name} for name in ("pre", "post")}
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        place = list(tokenizers).index(levels["tokenizer"]) + (levels.get("norm") == "post")
+        value = float(values[LEVELS[place]][seed])
+        finals = [("byte_coverage", 0.0, 0.5)] if levels["tokenizer"] == "cut" else []
+        finals.append(("epochs", 0.0, 1.0 if levels["tokenizer"] == "byte" else 1.5))
+        return Outcome(2.0, finals=[("bits_per_byte", 0.0, value), *finals])
+
+    factors = {"tokenizer": tokenizers} | ({"norm": norms} if within else {})
+    db = study(
+        tmp_path, factors, outcome, seeds=8, within=within, metric="bits_per_byte"
+    )  # within one tokenizer nothing is lost that another arm has
+    verdicts = [one.verdict for one in analysis.findings("topology", db).of(records.Contrast)]
+    assert ("lossy" in verdicts) is (not within) and len(verdicts) == (3 if within else 2)
+    frame = analysis.effects("topology", db).set_index("level")
+    if not within:
+        assert verdicts[0] == "lossy" != verdicts[1] and math.isnan(frame.loc["cut", "mean"])
+        test = scipy_stats.ttest_rel(values[LEVELS[2]], values[LEVELS[0]])
+        assert frame.loc["own", "p_holm"] == pytest.approx(test.pvalue)  # the only one to correct
+        (best,) = analysis.findings("topology", db).of(records.Best)
+        assert "cut" not in best.arms
+        answer = report.answer(report.gather(db, "topology"))
+        assert "cut has no effect size against byte" in answer
+        assert "Text read: 1.50 times as much as by the baseline" in answer
 
 
 def test_changes_are_differences_of_differences_by_seed() -> None:
@@ -364,10 +404,15 @@ def test_interactions_are_combined_minus_single_differences_by_seed(tmp_path: Pa
     answer = report.answer(report.gather(db, "topology"))
     assert "topology × norm: is the joint effect the sum of the separate effects?" in answer
     assert (
-        "parallel × post differs from the sum of its parts: held-out loss changes by a further +0.5"
-        in answer
+        "topology=parallel, norm=post differs from the sum of its parts: held-out loss changes by a"
+        " further +0.5" in answer
     )
-    assert "Not significantly different from the sum of the parts: concat × post; only" in answer
+    rest = "Not significantly different from the sum of the parts: topology=concat, norm=post; only"
+    assert rest in answer
+    # a level alone is compared where the other factor is at its baseline, and the answer says so
+    assert "topology at norm=pre, against serial" in answer
+    assert "parallel is worse than serial at norm=pre: " in answer
+    assert "norm at topology=serial, against pre" in answer
 
 
 def test_a_pair_lost_in_one_stratum_is_lost_to_the_change() -> None:

@@ -396,6 +396,20 @@ def test_noise_is_borrowed_only_from_runs_like_the_planned(
     assert (ablate("power", "other.toml")[0] == 0) is borrows
 
 
+def test_noise_is_not_borrowed_from_cells_that_did_not_learn(ablate: Run, measured: str) -> None:
+    def unigram(value: float) -> str:
+        with contextlib.closing(sqlite3.connect(measured)) as connection, connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO final (run_id, name, at, value)"
+                " SELECT id, 'unigram_loss', 0, ? FROM run",
+                (value,),
+            )
+        return ablate("plan", QUICKSTART)[1]
+
+    assert "noise: this study's own 20 pairs" in unigram(1000.0)
+    assert "(noise" not in unigram(0.0)
+
+
 def test_a_narrow_terminal_breaks_no_word_and_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 
@@ -630,6 +644,30 @@ def test_a_short_number_is_never_the_start_of_a_key(ablate: Run, measured: str) 
     assert ablate("compare", "1", "0")[0] == 2
     assert ablate("show", "12345678")[1].startswith("Run 3:")
     assert ablate("show", "0f")[1].startswith("Run 4:")
+
+
+def test_compare_says_which_finals_do_not_compare(ablate: Run, tmp_path: Path) -> None:
+    from ablate import store
+    from ablate.plan import plan
+    from ablate.store.register import register
+    from ablate.study import load
+
+    file = tmp_path / "masked.toml"
+    file.write_text(
+        'name = "masked"\nquestion = "?"\nseeds = 1\nmetric = "probe_loss"\n[base]\n'
+        'corpus = "austen"\ntokens = 10_000\nobjective = "masked"\n[factors]\n'
+        "mask_ratio = [0.15, 0.4]\nlr = [1e-3, 2e-3]\n"
+    )
+    made = plan(load(str(file)))
+    with store.open(str(tmp_path / "x.db"), create=True) as db:
+        register(db, made)
+        measure(db, made.runs, lambda run: 1.0)
+    said = [
+        ablate("compare", "1", str(run), "--db", str(tmp_path / "x.db"))[1]
+        for run in (2, 3)  # of another lr, of another mask_ratio
+    ]
+    assert "Not comparable" not in said[0]
+    assert "Not comparable, as the runs differ in mask_ratio: loss" in said[1]
 
 
 def test_a_tilde_is_the_home_folder_wherever_a_path_is_given(

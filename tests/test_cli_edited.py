@@ -281,3 +281,25 @@ def test_the_command_merges_under_another_name(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     with store.open(a) as db:
         assert list(studies(db)) == ["wiring", "norms"]
+
+
+def test_a_study_of_the_former_order_of_add_one_in_is_not_turned_round(tmp_path: Path) -> None:
+    """Its last levels were the baseline: the same file now asks for other runs."""
+    text = FILE.replace("seeds = 2", 'seeds = 2\ndesign = "add-one-in"').replace(
+        'topology = ["serial", "parallel", "concat"]',
+        'topology = ["serial", "parallel"]\nnorm = ["pre", "post"]',
+    )
+    turned = text.replace('["serial", "parallel"]', '["parallel", "serial"]').replace(
+        '["pre", "post"]', '["post", "pre"]'
+    )
+    path = trained(tmp_path, "x.db", turned)
+    with store.open(path, create=True) as db:
+        with db.begin() as connection:  # the text that such a study has
+            connection.exec_driver_sql("UPDATE study SET toml = ?", (text,))
+        made = planned(tmp_path, text)
+        with pytest.raises(AblateError, match=r"2 runs of baseline.*topology=parallel.*--replace"):
+            register(db, made)
+        register(db, made, replace=True)
+        assert not would_drop(db, made)
+    done = CliRunner().invoke(app, ["plan", str(tmp_path / "wiring.toml"), "--db", path])
+    assert "Baseline: baseline (topology=serial, norm=pre)" in done.output

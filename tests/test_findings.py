@@ -361,6 +361,21 @@ def test_the_effect_of_crossed_seeds_counts_both_as_random(crossed: Database) ->
     assert effects["lo"].item() == pytest.approx(one.lo)
 
 
+@pytest.mark.parametrize("apart", [1, 3])
+def test_one_seed_apart_is_no_group(tmp_path: Path, apart: int) -> None:
+    """Of three seeds one is always alone; 2.611, 2.730 and 2.731 were said to be two groups."""
+    n = 3 if apart == 1 else 8
+    values = {"serial": [2.0 + 0.1 * seed for seed in range(n)]}
+    values["parallel"] = [2.611 if seed < apart else 2.73 + seed / 1000 for seed in range(n)]
+    db = study(
+        tmp_path,
+        {"topology": {name: {"topology": name} for name in values}},
+        lambda levels, seed: Outcome(values[levels["topology"]][seed]),
+        seeds=n,
+    )
+    assert len(ablate.findings("topology", db).of(SeedGroups)) == (apart > 1)
+
+
 def test_the_variance_of_crossed_seeds_is_split(crossed: Database) -> None:
     found = ablate.findings("topology", crossed)
     cells = {one.arm: one for one in found.of(Variance)}

@@ -494,6 +494,17 @@ def test_a_plan_warns_of_labels_that_contradict_and_of_few_held_out_texts(tmp_pa
     assert "12 held-out texts are few: one of them is 8% of the accuracy" in line
 
 
+def test_a_plan_tells_class_counts_chance_and_how_many_texts_are_cut(tmp_path: Path) -> None:
+    rows = [(f"{n:03}" + "x" * (30 if n < 7 else 2), "rare" if n % 10 == 0 else "often")
+            for n in range(100)]  # fmt: skip
+    folder = folder_of(tmp_path, rows)
+    (sides,) = (line for line in planned(folder).about if line.startswith("Task "))
+    assert "'often' 72 + 18 and 'rare' 8 + 2; chance 90.0%" in sides
+    (cut,) = (line for line in planned(folder).about if "cuts" in line)
+    assert "n_ctx = 16 cuts 7 of the 100 texts of task task.csv" in cut
+    assert not [line for line in planned(folder_of(tmp_path)).about if "n_ctx = 16 cuts 0" in line]
+
+
 def test_a_tokenizer_without_tokens_for_labelled_texts_is_refused_or_warned_of(
     tmp_path: Path,
 ) -> None:

@@ -114,6 +114,24 @@ def test_a_report_judges_the_learning_rate_on_the_task(tmp_path: Path) -> None:
         assert ("learning rate not tuned" in badges) is said, name
 
 
+def test_a_report_says_which_arms_only_guess_and_how_many_texts_are_cut(tmp_path: Path) -> None:
+    rows = [(f"{n:03}" + "x" * (30 if n < 7 else 2), "rare" if n % 10 == 0 else "often")
+            for n in range(100)]  # fmt: skip
+    folder, db = folder_of(tmp_path, rows), tmp_path / "ablate.db"
+    made = planned(folder, 'method = ["head", "scratch"]', name="guess", steps=2)
+    outcome, printed = train(made, db)
+    assert outcome.exit_code == 0, printed
+    with store.open(str(db)) as opened:
+        data = report.gather(opened, "guess")
+        assert "Chance accuracy is 90%" in report.answer(data)
+        assert "No arm is above it" in report.answer(data)
+        badges = {badge.text for badge in overview.badges(data)}
+        assert "2 cells no better than chance" in badges
+        assert "Of 7.0% of the texts a model reads the first n_ctx tokens only" in " ".join(
+            method_section.paragraphs(data)
+        )
+
+
 def test_a_rate_is_chosen_on_the_validation_part_and_the_test_part_is_reported(
     tmp_path: Path,
 ) -> None:
@@ -123,9 +141,9 @@ def test_a_rate_is_chosen_on_the_validation_part_and_the_test_part_is_reported(
     table(folder / "task.csv", split, ("text", "label", "split"))
     methods = 'method = ["full", "head"]\n[tune]\nfinetune_lr = [1e-3, 1e-1]\npoints = 3\nseeds = 1'
     made = planned(folder, f'{methods}\nper = "cell"', metric="task_loss", steps=3)
-    assert made.about[0] == (
+    assert made.about[0].startswith(
         "Task task.csv: 32 texts to train on, 14 held out, 14 of a validation part, on which [tune]"
-        " decides"
+        " decides. By class: 'early' 16 + 7 and 'late' 16 + 7"
     )
     outcome, printed = train(made, db)
     assert outcome.exit_code == 0, printed

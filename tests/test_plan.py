@@ -95,7 +95,7 @@ def test_a_grid_has_a_baseline_in_each_stratum_and_families_by_what_differs(plan
 
 
 @pytest.mark.parametrize(
-    ("design", "baseline"), [("leave-one-out", "rotary"), ("add-one-in", "learned")]
+    ("design", "baseline"), [("leave-one-out", "rotary"), ("add-one-in", "rotary")]
 )
 def test_parts_are_taken_away_or_added_one_at_a_time(study, design: str, baseline: str) -> None:
     made = plan(
@@ -231,18 +231,19 @@ def test_tokens_become_steps(study) -> None:
 
 
 def test_an_unknown_cost_enters_no_sum(study, monkeypatch: pytest.MonkeyPatch) -> None:
-    stated, known = Transformer.cost, {1, 2}
+    stated, known = Transformer.cost, {"attention", "rnn"}
 
     def cost(self: Transformer, fields: Fields) -> Cost:
-        return stated(self, fields) if fields["n_layer"] in known else Cost()
+        return stated(self, fields) if fields["mixer"] in known else Cost()
 
     monkeypatch.setattr(Transformer, "cost", cost)
 
     def made() -> Plan:
-        return plan(study('seeds = 3\n[base]\ntokens = "1M"\n[factors]\nn_layer = [1, 2]\n'))
+        factor = 'mixer = ["attention", "rnn"]'
+        return plan(study(f'seeds = 3\n[base]\ntokens = "1M"\n[factors]\n{factor}\n'))
 
     assert any(one.kind == "parameters" for one in made().confounds)
-    known.remove(2)
+    known.remove("rnn")
     some = price(made())
     first, second = made().cells
     assert (some.runs, some.unknown, some.tokens) == (6, 3, 3 * first.config.tokens)
@@ -253,6 +254,28 @@ def test_an_unknown_cost_enters_no_sum(study, monkeypatch: pytest.MonkeyPatch) -
     nothing = price(made())
     assert (nothing.runs, nothing.unknown) == (6, 6)
     assert (nothing.tokens, nothing.flops, nothing.memory) == (None, None, None)
+
+
+def test_what_the_factors_themselves_set_is_no_confound(study) -> None:
+    head = 'seeds = 1\n[base]\ntokens = "1M"\n[factors]\n'
+    own = plan(
+        study(head.replace('tokens = "1M"\n', "") + 'n_layer = [1, 2]\ntokens = ["1M", "2M"]\n')
+    )
+    assert {one.kind for one in own.confounds} == {"learning rate"}
+    made = plan(study(head + 'n_layer = [1, 2]\nmixer = ["attention", "rnn"]\n'))
+    larger = {one.cell for one in made.confounds if one.kind == "parameters"}
+    assert larger == {"n_layer=1, mixer=rnn"}
+
+
+def test_a_plan_says_which_factor_no_contrast_is_about(study) -> None:
+    nested = 'mixer = ["attention", "rnn", "rnn-attention"]\nrnn_cell = ["gru", "lstm"]\n'
+    head = 'seeds = 1\n{}[base]\ntokens = "1M"\n[factors]\n'
+    (note,) = (one for one in plan(study(head.format("") + nested)).notes if "No contrast" in one)
+    assert "levels of rnn_cell" in note
+    first = nested.replace('"attention", "rnn",', '"rnn", "attention",')
+    within = head.format('within = ["mixer"]\n') + nested.replace('"attention", ', "")
+    for text in (head.format("") + first, within):
+        assert not [one for one in plan(study(text)).notes if "No contrast" in one]
 
 
 def test_tokens_per_param_count_all_parameters(study) -> None:

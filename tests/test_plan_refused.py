@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from ablate import text
 from ablate.errors import AblateError
 from ablate.plan import Plan, plan
 from ablate.plan.tiny import tiny
@@ -143,6 +144,11 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
         {},
         {"factors": 'objective = ["causal", "masked"]', "metric": "bits_per_byte"},
         "where objective varies",
+    ),
+    (
+        MASKED,
+        {"factors": 'tokenizer = ["byte", "bpe:512"]', "metric": "bits_per_byte"},
+        "'bits_per_byte' cannot be compared where tokenizer varies.*'era_accuracy'",
     ),
     ({}, {"factors": 'tokenizer = ["byte", "bpe:512"]'}, "'loss'.*tokenizer varies.*bits_per_byte"),
     ({}, {"metric": "probe_loss"}, "line 5: metric 'probe_loss@0.15' is not measured"),
@@ -290,6 +296,43 @@ def test_the_plan_notes_fewer_held_out_tokens_than_requested(made) -> None:
     (of_ids,) = made(TOKENS, evaluation="tokens = 4001").notes
     assert "4k tokens with tokenizer = 'tokens'" in of_ids
     assert not made(TOKENS, evaluation="tokens = 4000").notes
+
+
+def test_epochs_and_held_out_tokens_are_those_of_the_tokens_where_these_are_known(
+    made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "empty"))
+    given = {"corpus": "short.txt", "tokens": 25600}
+    two = {"factors": 'tokenizer = ["byte", "bpe:300"]', "metric": "bits_per_byte"}
+    before = made(given, **two, evaluation="tokens = 132")
+    assert [cell.estimated for cell in before.cells] == [False, True]
+    of_bpe = before.texts[1]
+    tokens = text.of(of_bpe.corpus, of_bpe.tokenizer)
+    train, held_out = len(tokens.train), len(tokens.held_out)
+    after = made(given, **two, evaluation="tokens = 132")
+    assert [cell.estimated for cell in after.cells] == [False, False]
+    assert after.cells[1].epochs == pytest.approx(after.cells[1].config.tokens / train)
+    assert after.texts[1].held_out_tokens == held_out < 132
+    assert [f"has {held_out} tokens" in note for note in after.notes if "exceeds" in note] == [True]
+    # what is measured by default does not depend on what the cache holds
+    assert [cell.held_out for cell in after.cells] == [cell.held_out for cell in before.cells]
+    (read,) = (one.text for one in after.confounds if one.kind == "text read")
+    more = after.cells[1].epochs / after.cells[0].epochs - 1
+    assert f"reads {more:+.0%} text" in read
+    assert [one.kind for one in before.confounds].count("text read") == 1
+
+
+def test_the_plan_says_that_a_mask_of_documents_changes_nothing_in_one_document(made) -> None:
+    factors = 'document_mask = ["none", "attention"]'
+    (note,) = made({"corpus": "short.txt"}, factors=factors).notes
+    assert "is the same model on this text" in note and "'document_mask=attention'" in note
+
+
+def test_max_epochs_that_leaves_nothing_to_compare_is_refused(made) -> None:
+    base = {"corpus": "short.txt", "tokens": None, "max_epochs": 30}
+    with pytest.raises(AblateError, match=r"line \d+: max_epochs = 30 leaves 'tokens=25600' of 2"):
+        made(base, factors="tokens = [25600, 256000]")
+    assert made(base, factors='tokens = [25600, 256000]\nbias = ["none", "all"]').too_long
 
 
 def test_the_cache_is_no_fault_of_a_line(

@@ -624,7 +624,7 @@ def test_two_factors_that_change_together_are_not_called_each_by_itself(tmp_path
     }
     rng = np.random.default_rng(4)
     text = write(tmp_path, lambda levels, seed: Outcome(float(rng.normal(2, 0.1))), factors)
-    assert "activation × bias=gelu × all" in text
+    assert "activation=gelu, bias=all" in text and "activation=gelu, bias=none" in text
     assert "each arm against the baseline" in text and "each factor by itself" not in text
 
 
@@ -649,7 +649,8 @@ def test_parts_taken_away_one_at_a_time_are_corrected_together(tmp_path: Path) -
         stats.ttest_1samp(noise[part] - noise["swiglu"] + 0.5 * (part == "gelu"), 0).pvalue
         for part in ("gelu", "all", "post")
     ]
-    assert "each part by itself, against the baseline" in text
+    assert "each part left out, against the baseline (" in text
+    assert "baseline (activation=swiglu, bias=none, norm=pre)" in text
     assert re.search(
         r"activation=gelu is worse than swiglu: .*?; 5 pairs; Holm p < 0.001 over 3 parts", text
     ), text

@@ -223,3 +223,37 @@ def test_a_matrix_of_many_arms_has_the_best_first(tmp_path: Path) -> None:
     names = [name for name, _ in found.rows]
     assert names[0] == "v0 (baseline)"
     assert names[1:] == sorted((name for name in arms if name != "v0"), key=shift.__getitem__)
+
+
+@pytest.mark.parametrize(("layers", "step"), [((2,), 0.25), ((2,), 0.0), ((1, 2, 3, 4), 0.25)])
+def test_pairs_without_noise_are_no_test_of_which_arm_is_best(
+    tmp_path: Path, layers: tuple[int, ...], step: float
+) -> None:
+    within = ["n_layer"] if len(layers) > 1 else []
+    db = study(
+        tmp_path,
+        depths(*layers) if within else TOPOLOGY,
+        lambda levels, seed: Outcome(2.0 + 0.25 * LEVELS.index(levels["topology"]) + step * seed),
+        within=within,
+    )
+    data = report.gather(db, "topology")
+    first = overview.headline(data)[0]
+    assert "No test is possible" in first and "distinguishable" not in report.answer(data)
+    if not within:
+        assert ("A seed changes all arms alike" in first) == (step > 0)
+        assert "serial (2" in first
+
+
+def test_a_badge_counts_cells_that_did_not_learn_apart_from_those_that_did_in_part(
+    tmp_path: Path,
+) -> None:
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        name = levels["topology"]
+        lost = name == "concat" or (name == "parallel" and seed == 0)
+        loss = 3.0 if lost else 2.0 + 0.01 * seed * len(name)
+        return Outcome(loss, finals=[("unigram_loss", 0.0, 3.0)])
+
+    data = report.gather(study(tmp_path, TOPOLOGY, outcome), "topology")
+    badges = [badge.text for badge in overview.badges(data)]
+    assert "1 cell did not learn more than token frequencies" in badges
+    assert "some seeds of 1 cell did not learn more than token frequencies" in badges

@@ -160,8 +160,17 @@ def test_arms_say_what_differs(tmp_path: Path, db: Database) -> None:
     }
     (tmp_path / "two").mkdir()
     two = results.arms("topology", study(tmp_path / "two", factors, lambda levels, seed: None))
-    assert two["arm"].cat.categories[0] == "baseline"
-    assert "topology × norm=parallel × post" in set(two["arm"])
+    # a grid's cells have one name, as in the plan
+    assert list(two["arm"].astype(str)) == list(two["cell"])
+    assert two["arm"].cat.categories[0] == "topology=serial, norm=pre"
+    (tmp_path / "deep").mkdir()
+    factors["n_layer"] = {str(n): {"n_layer": n} for n in (1, 2)}
+    deep = study(
+        tmp_path / "deep", factors, lambda levels, seed: None, within=["norm"], design="one-factor"
+    )
+    found = results.arms("topology", deep)
+    assert "n_layer=2" in set(found["arm"]) and found["arm"].cat.categories[0] == "baseline"
+    assert not found["arm"].astype(str).str.contains("norm=").any()
 
 
 def test_orders_have_the_baseline_first(db: Database) -> None:

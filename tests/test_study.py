@@ -224,13 +224,13 @@ def test_add_one_in_starts_from_the_model_without_any_part(tmp_path: Path) -> No
     text = PLAIN.replace("seeds = 2", 'seeds = 2\ndesign = "add-one-in"')
     study = read(tmp_path, text)
     assert [list(levels) for levels in study.factors.values()] == [
-        ["parallel", "serial"],
-        ["4", "2"],
+        ["serial", "parallel"],
+        ["2", "4"],
     ]
     assert [cell.label for cell in plan(study).cells] == [
         "baseline",
-        "topology=serial",
-        "n_layer=2",
+        "topology=parallel",
+        "n_layer=4",
     ]
 
 

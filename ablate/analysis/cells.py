@@ -57,8 +57,8 @@ def untrained(data: StudyData) -> Iterator[records.Untrained]:
 def seed_groups(data: StudyData) -> Iterator[records.SeedGroups]:
     """Yield the cells whose seeds fall into groups, and whether copying goes with them.
 
-    p is corrected by Holm's method over the cells of the study. Where there are more than three
-    seeds, one seed alone is no group. Runs of crossed seeds are not independent, as the test
+    p is corrected by Holm's method over the cells of the study. One seed alone is no group, so that
+    four seeds or more can show groups. Runs of crossed seeds are not independent, as the test
     assumes: then there are none.
     """
     if data.crossed:
@@ -75,7 +75,7 @@ def seed_groups(data: StudyData) -> Iterator[records.SeedGroups]:
     found = {
         cell: (runs, groups)
         for cell, (runs, groups) in tested.items()
-        if p[cell] <= 0.05 and (len(runs) <= 3 or min(map(len, groups.members)) > 1)
+        if p[cell] <= 0.05 and min(map(len, groups.members)) > 1
     }
     copying = data.finals[data.finals["name"] == "copy_loss"]
     for cell, (runs, groups) in found.items():

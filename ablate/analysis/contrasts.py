@@ -28,7 +28,7 @@ def contrasts(data: StudyData) -> Iterator[records.Finding]:
     """Yield each contrast, followed by the findings that qualify it."""
     pairs = dict(iter(data.pairs.groupby(["family", "cell"], sort=False)))
     sizes = _sizes(data)
-    tested = [not {*cells} & data.untrained for cells in data.effects[["cell", "baseline"]].values]
+    tested = [not {*cells} & data.sizeless for cells in data.effects[["cell", "baseline"]].values]
     study_p = np.full(len(tested), math.nan)
     study_p[tested] = stats.holm(data.effects["p"].to_numpy(float)[tested])
     for row, p_study in zip(data.effects.to_dict("records"), study_p, strict=True):
@@ -42,13 +42,13 @@ def contrasts(data: StudyData) -> Iterator[records.Finding]:
         }
         verdict = _verdict(data, row)
         yield _contrast(data, row, which, of_row, verdict, float(p_study))
-        if data.crossed and verdict != "untrained":
+        if data.crossed and verdict not in records.SIZELESS:
             parts = of_variance(paired.counted(of_row))
             if parts:
                 yield records.DifferenceVariance(**which, **parts)
         if row["n"] and _keys(data, row["cell"]) == _keys(data, row["baseline"]):
             yield records.SameRuns(**which)
-        if verdict != "untrained":
+        if verdict not in records.SIZELESS:
             yield from _equivalence(data, which, of_row, row)
             if not data.crossed:  # the tests of spread and failures need independent pairs
                 yield from _spread(which, of_row)
@@ -59,6 +59,8 @@ def contrasts(data: StudyData) -> Iterator[records.Finding]:
 def _verdict(data: StudyData, row: Mapping[Any, Any]) -> records.Verdict:
     if {row["cell"], row["baseline"]} & data.untrained:
         return "untrained"
+    if {row["cell"], row["baseline"]} & data.lossy:
+        return "lossy"
     if row["n"] < 2 or math.isnan(row["lo"]):
         return "unknown"
     if row["lost"]:
@@ -107,7 +109,7 @@ def _new_text(
     """
     arm, baseline = (data.windows.get(row[name]) for name in ("cell", "baseline"))
     unknown = {"text_lo": math.nan, "text_hi": math.nan}
-    if arm is None or baseline is None or verdict == "untrained":
+    if arm is None or baseline is None or verdict in records.SIZELESS:
         return unknown
     counted = paired.counted(pairs).dropna().index
     difference = (arm - baseline).reindex(counted).dropna(how="all").dropna(axis="columns")
@@ -132,7 +134,7 @@ def _robust(pairs: pd.DataFrame, verdict: records.Verdict, crossed: bool) -> dic
     """Return the Hodges–Lehmann estimate of a contrast and the seeds that lie far from it."""
     difference = paired.counted(pairs)
     values = difference.to_numpy(float)
-    if verdict == "untrained":
+    if verdict in records.SIZELESS:
         values = np.full_like(values, math.nan)
     one = stats.hodges_lehmann(values)
     return {
@@ -273,9 +275,9 @@ def changes(data: StudyData) -> Iterator[records.Change]:
 def interactions(data: StudyData) -> Iterator[records.Interaction]:
     """Yield the effect of factors that were varied together beyond the sum of each alone.
 
-    None of a stratum with an arm that did not learn.
+    None of a stratum with an arm without an effect size.
     """
-    lost = {row.stratum for row in data.arms.itertuples() if row.cell in data.untrained}
+    lost = {row.stratum for row in data.arms.itertuples() if row.cell in data.sizeless}
     for row in data.interactions.to_dict("records"):
         if row["stratum"] in lost:
             continue

@@ -15,7 +15,7 @@ from ablate.components import CATALOGUE
 from ablate.components.catalogue import OF_MODELS
 from ablate.errors import AblateError
 from ablate.metrics import final
-from ablate.plan.check import COMPARABLE
+from ablate.plan.check import comparable
 from ablate.store import status
 from ablate.store.code import Made, made
 from ablate.store.records import FAILED
@@ -70,6 +70,16 @@ class StudyData:
         return paired.untrained(self.finals, self.runs, self.study.metric, own=own)
 
     @cached_property
+    def lossy(self) -> frozenset[str]:
+        """Cells whose tokenizer loses text, which another tokenizer of their stratum may not."""
+        return paired.lossy(self.finals, self.compared, self.study.metric, own=self.study.own)
+
+    @property
+    def sizeless(self) -> frozenset[str]:
+        """Cells whose contrasts have no effect size."""
+        return self.untrained | self.lossy
+
+    @cached_property
     def effects(self) -> pd.DataFrame:
         """The effect of each contrast, see `ablate.analysis.paired.effects_of`."""
         return self._effects_of(self.pairs, self.pilots)
@@ -95,17 +105,26 @@ class StudyData:
 
     @cached_property
     def successive(self) -> pd.DataFrame:
-        """The effects of `successive_pairs`, as in `effects`."""
+        """The effects of `successive_pairs`, as in `effects`.
+
+        The difference of a level from the baseline is that of `effects`: two arms have one verdict.
+        """
         # a pilot aims at differences from the baseline
         pilots = {stratum: paired.Pilot(one.seeds) for stratum, one in self.pilots.items()}
-        return self._effects_of(self.successive_pairs, pilots)
+        found = self._effects_of(self.successive_pairs, pilots)
+        arms = ["cell", "baseline"]
+        stated = found[arms].merge(self.effects.drop(columns=["family", "arm"]), "left", arms)
+        shared = stated["n"].notna().to_numpy()
+        for name in found.columns.intersection(stated.columns):
+            found.loc[shared, name] = stated.loc[shared, name].to_numpy()
+        return found
 
     def _effects_of(self, pairs: pd.DataFrame, pilots: Mapping[str, paired.Pilot]) -> pd.DataFrame:
         return paired.effects_of(
             pairs,
             pilots,
             self.choices,
-            self.untrained,
+            self.sizeless,
             settings=self.settings,
             levels=self.levels,
             arms=self.arms,
@@ -120,7 +139,7 @@ class StudyData:
             self.choices,
             against=self._against,
             crossed=self.crossed,
-            untrained=self.untrained,
+            sizeless=self.sizeless,
         )
 
     @property
@@ -255,8 +274,9 @@ class StudyData:
         Args:
             stratum: Whose cells are looked at; None for those of the study.
         """
-        fields = COMPARABLE.get(final(self.study.metric)[0], ())
         runs = self.compared
+        objectives = set(runs["objective"].dropna()) if "objective" in runs else set()
+        fields = comparable(self.study.metric, objectives)
         if stratum is not None:
             runs = runs[runs["stratum"] == stratum]
         return [name for name in fields if name in runs and runs[name].nunique(dropna=False) > 1]

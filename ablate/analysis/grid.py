@@ -23,8 +23,10 @@ def grid(data: StudyData) -> Iterator[records.Finding]:
         return
     ended = data.compared[data.compared["status"].isin(["diverged", *FAILED])]
     note = {"additive": False, "left_out": int(ended["run"].nunique())}
-    if data.untrained:
+    if data.sizeless:
         reason = "some of its cells did not learn more than token frequencies"
+        if not data.untrained:
+            reason = "the tokenizers of some of its cells lose text"
         yield records.GridNote(reason=reason, **note)  # type: ignore[arg-type]
         return
     if fields := data.incomparable():

@@ -84,7 +84,8 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
         One row for each contrast, with the columns of `EffectRow` and three more: `significant`,
         the present name of `resolved`; `baseline_level`, the baseline's level in the factor; and
         `arm`, as in `ablate.load`. A contrast with a cell that did not learn beyond token
-        frequencies has no numbers, and does not count in the correction of others.
+        frequencies, or of tokenizers of which one loses text, has no numbers, and does not count in
+        the correction of others.
     """
     pairs, row = results.pairs(study, db), results.study(study, db)
     chosen = choices(results.decisions(study, db), pairs)
@@ -93,7 +94,8 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
         pairs,
         pilots(study, db),
         chosen,
-        untrained(finals, runs, row.metric, own=row.own),
+        untrained(finals, runs, row.metric, own=row.own)
+        | lossy(finals, runs, row.metric, own=row.own),
         settings=row.settings,
         levels=results.levels(study, db),
         arms=results.arms(study, db),
@@ -104,7 +106,7 @@ def effects_of(
     pairs: pd.DataFrame,
     pilots: Mapping[str, Pilot],
     choices: Mapping[str, Chosen],
-    untrained: frozenset[str],
+    sizeless: frozenset[str],
     *,
     settings: Mapping[str, Any],
     levels: Mapping[str, dict[str, str]],
@@ -116,13 +118,13 @@ def effects_of(
         pairs: As in `of_pairs`.
         pilots: As in `of_pairs`.
         choices: As in `of_pairs`.
-        untrained: Cells that did not learn beyond token frequencies.
+        sizeless: As in `of_pairs`.
         settings: The study file's tables.
         levels: As `ablate.results.levels` returns them.
         arms: As `ablate.results.arms` returns them.
     """
     covered, both = correction(settings), crossed(settings)
-    rows = of_pairs(pairs, pilots, choices, correction=covered, crossed=both, untrained=untrained)
+    rows = of_pairs(pairs, pilots, choices, correction=covered, crossed=both, sizeless=sizeless)
     numbers = [field.name for field in fields(EffectRow) if field.name not in NAMED]
     frame = pd.DataFrame([asdict(row) for row in rows], columns=[*NAMED, *numbers])
     names = arms.set_index("cell")["arm"]
@@ -141,9 +143,6 @@ def effects_of(
 def _without_size(row: EffectRow) -> EffectRow:
     """Return a row whose numbers are unknown: its difference is that to a ceiling."""
     return replace(row, **dict.fromkeys(SIZED, math.nan), resolved=False)  # type: ignore[arg-type]
-
-
-NEAR = 0.01  # of the unigram loss: a run that ends nearer has learnt no more than frequencies
 
 
 def near_unigram(finals: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -168,7 +167,7 @@ def near_unigram(finals: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     both = finals[finals["name"].isin(["loss", "unigram_loss"]) & ~finals["run"].isin(left_out)]
     runs = both.pivot_table(index=["cell", "seed"], columns="name", values="value")
     runs = runs.reindex(columns=["loss", "unigram_loss"]).dropna().reset_index()
-    return runs.assign(near=runs["loss"] >= (1 - NEAR) * runs["unigram_loss"])
+    return runs.assign(near=runs["loss"] >= (1 - metrics.NEAR_UNIGRAM) * runs["unigram_loss"])
 
 
 def untrained(
@@ -193,6 +192,26 @@ def untrained(
         return frozenset()
     share = near.groupby("cell")["near"].mean()
     return frozenset(share.index[share > 0.5])
+
+
+def lossy(
+    finals: pd.DataFrame, runs: pd.DataFrame, metric: str, *, own: bool = False
+) -> frozenset[str]:
+    """Return the cells whose tokenizer loses text, in strata of several tokenizers.
+
+    Bits per byte count the bytes of the text, and such a model predicts fewer.
+
+    Args:
+        finals: As `ablate.finals` returns them.
+        runs: As `ablate.load` returns them.
+        metric: Of the study.
+        own: Whether the runs are of a script, or imported.
+    """
+    if own or metric != "bits_per_byte" or runs.empty:
+        return frozenset()
+    found = runs["run"].isin(finals.loc[finals["name"].isin(metrics.LOSSY), "run"])
+    several = runs.groupby("stratum")["tokenizer_hash"].transform("nunique") > 1
+    return frozenset(runs.loc[found & several, "cell"])
 
 
 @dataclass(frozen=True)
@@ -332,7 +351,7 @@ def of_pairs(
     *,
     correction: str = "family",
     crossed: bool = False,
-    untrained: frozenset[str] = frozenset(),
+    sizeless: frozenset[str] = frozenset(),
 ) -> list[EffectRow]:
     """Compute the effect of every contrast, corrected within each family or over the study.
 
@@ -344,10 +363,10 @@ def of_pairs(
         correction: "family", or "study" for all contrasts together.
         crossed: Whether the seeds are pairs of a seed of the initialisation and one of the data
             order, which are then both random.
-        untrained: Cells that did not learn beyond token frequencies: their contrasts have no
-            numbers, and do not count in the correction of others.
+        sizeless: Cells that did not learn beyond token frequencies, or whose tokenizer loses text:
+            their contrasts have no numbers, and do not count in the correction of others.
     """
-    sized = ~pairs[["cell", "baseline"]].isin(untrained).any(axis=1)
+    sized = ~pairs[["cell", "baseline"]].isin(sizeless).any(axis=1)
     rows = [
         *_corrected(pairs[sized], pilots, choices, correction, crossed),
         *map(_without_size, _corrected(pairs[~sized], pilots, choices, "family", crossed)),
@@ -426,7 +445,7 @@ def changes(
     *,
     against: Mapping[str, Sequence[str]] | None = None,
     crossed: bool = False,
-    untrained: frozenset[str] = frozenset(),
+    sizeless: frozenset[str] = frozenset(),
 ) -> pd.DataFrame:
     """Compute how the effect of each level changes from one stratum to another.
 
@@ -441,7 +460,7 @@ def changes(
         against: Stratum → the strata from which its effects change, each a `first`; None to compare
             all with the study's first stratum.
         crossed: As in `of_pairs`.
-        untrained: Cells that did not learn beyond token frequencies: their effects have no size,
+        sizeless: As in `of_pairs`: their effects have no size,
             so they have no change either.
 
     Returns:
@@ -454,7 +473,7 @@ def changes(
         return pd.DataFrame(columns=columns)
     if against is None:
         against = dict.fromkeys(strata[1:], strata[:1])
-    pairs = pairs[~pairs[["cell", "baseline"]].isin(untrained).any(axis=1)]
+    pairs = pairs[~pairs[["cell", "baseline"]].isin(sizeless).any(axis=1)]
     grouped = dict(list(pairs.groupby(["factor", "level", "stratum"], sort=False)))
     by_contrast = {key: counted(part) for key, part in grouped.items()}
     rows = []

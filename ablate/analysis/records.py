@@ -12,7 +12,9 @@ from typing import ClassVar, Literal
 
 # an estimate, lower and upper end of its 95% interval
 Ends = tuple[float, float, float]
-Verdict = Literal["better", "worse", "inconclusive", "partial", "untrained", "unknown"]
+Verdict = Literal["better", "worse", "inconclusive", "partial", "untrained", "lossy", "unknown"]
+# of contrasts that have no effect size, whatever their pairs
+SIZELESS: tuple[Verdict, ...] = ("untrained", "lossy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +125,7 @@ class Contrast(Measured, OfContrast):
         verdict: "better" or "worse": significant after Holm's correction, with every pair;
             "inconclusive"; "partial": pairs were lost, so the effect holds for the others only;
             "untrained": an arm learnt no more than token frequencies, so there is no effect size;
+            "lossy": neither is there where the tokenizer of one of them loses text;
             "unknown": too few pairs, or no noise, to test.
         pairs: Every pair, by seed.
         p_study: p after Holm's correction over all contrasts of the study.
@@ -158,7 +161,7 @@ class Contrast(Measured, OfContrast):
     @property
     def corrected(self) -> bool:
         """Whether Holm's correction counts it: it has an effect size, known or still to come."""
-        return self.verdict != "untrained"
+        return self.verdict not in SIZELESS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ def best(
         if data.incomparable(stratum):
             continue
         arms = data.arms[data.arms["stratum"] == stratum].set_index("cell")["arm"].astype(str)
-        judged = [cell for cell in arms.index if cell not in data.untrained | failed]
+        judged = [cell for cell in arms.index if cell not in data.sizeless | failed]
         table = (
             data.good[data.good["cell"].isin(judged)]
             .drop_duplicates(["cell", "seed"])
@@ -121,7 +121,7 @@ def pairing(contrasts: Sequence[records.Contrast]) -> Iterator[records.Pairing]:
                 [pair.value for pair in one.pairs], [pair.baseline_value for pair in one.pairs]
             )
             for one in contrasts
-            if one.stratum == stratum and one.verdict != "untrained"
+            if one.stratum == stratum and one.verdict not in records.SIZELESS
         ]
         known = [one for one in found if not math.isnan(one.correlation) and one.ratio > 0]
         if known:

@@ -120,6 +120,7 @@ def _parts(runs: Sequence[RunDetails], spreads: Spreads) -> Iterator[RenderableT
         for name, at in keys
     ]:
         yield table(["final", *names, "difference"], rows, right=[*names, "difference"])
+        yield from _cautions(runs)
     common = _common(runs)
     if common.series:
         yield table(
@@ -128,6 +129,31 @@ def _parts(runs: Sequence[RunDetails], spreads: Spreads) -> Iterator[RenderableT
             right=["first", "last"],
         )
         yield _points(common, names, spreads)
+
+
+def _cautions(runs: Sequence[RunDetails]) -> Iterator[str]:
+    """Yield which finals of two runs cannot be compared, by the rule for metrics of studies."""
+    from ablate.plan.check import comparable
+    from ablate.study.model import OWN
+    from ablate.units import listed
+
+    if any(run.row["kind"] in OWN for run in runs):
+        return
+    one, other = (run.fields for run in runs)
+    objectives = {fields["objective"] for fields in (one, other) if "objective" in fields}
+    found: dict[str, list[str]] = {}
+    for name in sorted({name for name, _ in {*runs[0].finals} & {*runs[1].finals}}):
+        varied = [
+            field.removesuffix("_hash")
+            for field in comparable(name, objectives)
+            if one.get(field) != other.get(field)
+        ]
+        if varied:
+            found.setdefault(listed(varied), []).append(name)
+    for fields, names in found.items():
+        yield f"Not comparable, as the runs differ in {fields}: {listed(map(shown, names))}"
+    if one.get("corpus_hash") != other.get("corpus_hash"):
+        yield "The runs are measured on different texts: differences are also those of the texts"
 
 
 def _common(runs: Sequence[RunDetails]) -> Common:

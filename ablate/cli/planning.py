@@ -370,10 +370,7 @@ def _cells(
         "body": [_number(cost.params_body, "{:,}".format) for cost in costs],
         "tokens": [_number(cost.tokens, count) for cost in costs],
         "steps": [_number(cost.steps, "{:,}".format) for cost in costs],
-        "epochs": [
-            "" if cell.run.kind == "finetune" else _number(cell.epochs, two_digits)
-            for cell in cells
-        ],
+        "epochs": ["" if cell.run.kind == "finetune" else _epochs(cell) for cell in cells],
         "FLOPs": [_number(cost.flops, power) for cost in costs],
         "memory": [_number(cost.bytes, memory) for cost in costs],
     }
@@ -414,12 +411,19 @@ def _pretrained(plan: Plan) -> list[tuple[str, Cell]]:
     ]
 
 
+def _epochs(cell: Cell) -> str | None:
+    """Passes over the text; marked where its tokens are not counted yet."""
+    written = _number(cell.epochs, two_digits)
+    return f"≈ {written}" if written and cell.estimated else written
+
+
 def _number(value: float | None, write: Callable[[float], str]) -> str | None:
     return None if value is None else write(value)
 
 
 def _comparisons(plan: Plan) -> Iterator[str]:
     """Strata, baselines, families, and the matched quantity."""
+    from ablate.plan.cells import BASELINE
     from ablate.plan.match import mismatch
 
     baselines = list(dict.fromkeys(contrast.baseline for contrast in plan.contrasts))
@@ -429,7 +433,13 @@ def _comparisons(plan: Plan) -> Iterator[str]:
         if plan.study.within
         else "Baseline"
     )
-    yield f"{where}: {'; '.join(baselines)}"
+    cell = next(cell for cell in plan.cells if cell.label == baselines[0])
+    own = (
+        f"{name}={level}" for name, level in cell.levels.items() if name not in plan.study.within
+    )
+    # a grid's name has them
+    named = f" ({', '.join(own)})" if cell.label.endswith(BASELINE) else ""
+    yield f"{where}: {'; '.join(baselines)}{named}"
     grouped = f"{len(families)} {'family' if len(families) == 1 else 'families'}"
     better = "lower" if plan.study.goal == "min" else "higher"
     compared = plural(len(plan.contrasts), "contrast")

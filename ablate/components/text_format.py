@@ -102,13 +102,30 @@ class TextFormat(Component):
         """
         layout = self.single if b is None else self.pair
         texts = {"a": list(a), "b": list(b or ())}
-        room = config.n_ctx - sum(one not in texts for one in layout)
+        room = self._room(config, layout)
         texts["b"] = texts["b"][: max(room // 2, room - len(a))]
         texts["a"] = texts["a"][: room - len(texts["b"])]
         if swapped:
             texts["a"], texts["b"] = texts["b"], texts["a"]
         numbers = self.numbers(config)
         return [token for one in layout for token in (texts.get(one) or numbers.get(one, []))]
+
+    def share_cut(self, config: Config, lengths: Sequence[Sequence[int]]) -> float:
+        """Return the share of examples that lose tokens.
+
+        Args:
+            config: The run.
+            lengths: Tokens of the first text of each example, then of each second text or choice.
+        """
+        firsts, *others = lengths
+        room = self._room(config, self.pair if others else self.single)
+        longest = [max(column) for column in zip(*others, strict=True)] or [0] * len(firsts)
+        cut = sum(first + other > room for first, other in zip(firsts, longest, strict=True))
+        return cut / len(firsts)
+
+    def _room(self, config: Config, layout: Sequence[str]) -> int:
+        """Return the tokens of texts that a row has room for."""
+        return int(config.n_ctx) - sum(one not in ("a", "b") for one in layout)
 
     def numbers(self, config: Config) -> dict[str, list[int]]:
         """Return the number of each special token, in a list."""

@@ -46,6 +46,7 @@ class Passages:
             None for none.
         tags: The class of the word that each token carries, [P, T] int64, -1 for none; None for a
             task of texts, whose classes are `classes`.
+        cut: Share of the examples of which a model reads only the first tokens.
     """
 
     inputs: Tensor
@@ -55,6 +56,7 @@ class Passages:
     chance: float = math.nan
     validation: np.ndarray | None = None
     tags: np.ndarray | None = None
+    cut: float = 0.0
 
     def rows(self, n: int, among: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """Yield the numbers of passages, up to `n` of similar length at a time.
@@ -187,7 +189,10 @@ def of_texts(
                 what = f"tokenizer {config.tokenizer!r} has no tokens for {one!r:.60}"
                 raise AblateError(f"{path}: {what}")
     inputs, lengths = written(config, *encoded)
-    return Passages(inputs, found.classes, found.fitted, lengths, found.chance, found.validation)
+    cut = config.part("text_format").share_cut(config, [[*map(len, column)] for column in encoded])
+    return Passages(
+        inputs, found.classes, found.fitted, lengths, found.chance, found.validation, cut=cut
+    )
 
 
 def written(

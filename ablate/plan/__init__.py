@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ablate.errors import AblateError
 from ablate.plan.cells import Built, build, check_levels
-from ablate.plan.compare import confounds, contrasts
+from ablate.plan.compare import confounds, contrasts, uncompared
 from ablate.plan.kinds import planning_of
 from ablate.plan.model import ROLES, Cell, Confound, Contrast, Decision, Group, Plan, PlannedRun
 from ablate.plan.probes import labelled
@@ -97,7 +97,7 @@ def _derive(study: Study, built: Built, decisions: Sequence[Decision], tried: Tr
         about=built.about,
         code=built.code,
         confounds=confounds(study, cells, compared, tuning.groups),
-        notes=tuple(of_kind.notes(study, cells, built.texts)),
+        notes=(*of_kind.notes(study, cells, built.texts), *uncompared(study, cells, compared)),
         excluded=built.excluded,
         too_long=built.too_long,
     )

@@ -17,6 +17,9 @@ from ablate.plan.where import of_cell
 from ablate.study import Study
 from ablate.study.design import Combination, combinations
 from ablate.study.source import Source
+from ablate.units import listed
+
+BASELINE = "baseline"  # the name of the cell that has the first level of each factor
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,13 @@ def build(study: Study) -> Built:
             f"{Source(study.path, study.toml).where('base', 'max_epochs')}: every cell reads its"
             f" text more than max_epochs = {study.max_epochs:g} times, {too_long[0].label!r}"
             f" {too_long[0].epochs:.2f} times; lower the budget or use a larger corpus"
+        )
+    if too_long and not study.fit and len({cell.stratum for cell in kept}) == len(kept):
+        raise AblateError(
+            f"{Source(study.path, study.toml).where('base', 'max_epochs')}: max_epochs ="
+            f" {study.max_epochs:g} leaves {listed([repr(cell.label) for cell in kept], most=3)} of"
+            f" {len(cells)} cells, so nothing is left to compare; lower the budget of the others or"
+            " use a larger corpus"
         )
     texts = tuple(resolver.texts.values())
     return Built(
@@ -185,7 +195,7 @@ def _label(study: Study, levels: Combination) -> str:
     }
     if any(factor in varied for factor in named):
         return _text(named)
-    return ", ".join(part for part in (_text(named), "baseline") if part)
+    return ", ".join(part for part in (_text(named), BASELINE) if part)
 
 
 def _text(levels: Combination) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ablate import metrics
@@ -301,14 +301,33 @@ def _incomparable(
         )
     for contrast in compared:
         one, other = by_label[contrast.cell].config, by_label[contrast.baseline].config
-        for field in _measured_with(study.metric):
+        objectives = {getattr(each, "objective", "") for each in (one, other)}
+        fields = (*_measured_with(study.metric), *comparable(study.metric, objectives))
+        for field in dict.fromkeys(fields):
             if getattr(one, field, None) != getattr(other, field, None):
                 varied = field.removesuffix("_hash")
                 yield (
                     f"{location}: metric {study.metric!r} cannot be compared where {varied} varies"
-                    f" ({contrast.cell!r} against {contrast.baseline!r}); {_instead(varied)}, or"
-                    " put the factor in within"
+                    f" ({contrast.cell!r} against {contrast.baseline!r});"
+                    f" {_instead(varied, study.metric)}, or put the factor in within"
                 )
+
+
+def comparable(metric: str, objectives: Collection[str]) -> tuple[str, ...]:
+    """Return the fields that runs must share for a metric to compare.
+
+    Args:
+        metric: Its name, perhaps with "@" and a number.
+        objectives: Those of the runs. Where tokens are hidden, bits per byte are those of hidden
+            bytes, and to hide bytes is another problem than to hide pieces of words.
+    """
+    name, _ = metrics.final(metric)
+    fields: tuple[str, ...] = COMPARABLE.get(name, ())
+    row = CATALOGUE["objective"]
+    known = [row[one] for one in objectives if one in row.names]
+    if name == "bits_per_byte" and any(one.masks or one.corrupts for one in known):
+        fields = (*fields, *_TOKENS)
+    return fields
 
 
 def _measured_with(metric: str) -> tuple[str, ...]:
@@ -349,7 +368,9 @@ def _broken(
             return
 
 
-def _instead(varied: str) -> str:
+def _instead(varied: str, metric: str = "") -> str:
+    if varied == "tokenizer" and metric == "bits_per_byte":
+        return "name a downstream metric, such as 'era_accuracy'"
     if varied == "tokenizer":
         return "use metric = 'bits_per_byte'"
     if varied in ("mask_ratio", "mask_mix", "mask_kind"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from ablate.errors import AblateError
 from ablate.plan.cells import baseline_levels
@@ -12,6 +12,7 @@ from ablate.plan.model import Cell, Confound, Contrast, Group
 from ablate.study import Study
 from ablate.study.design import PARTWISE
 from ablate.study.source import Source
+from ablate.study.values import BUDGETS
 
 # relative difference beyond which parameters, tokens or FLOPs are named as a confound
 MISMATCH = 0.01
@@ -73,6 +74,40 @@ def contrasts(study: Study, cells: tuple[Cell, ...]) -> tuple[Contrast, ...]:
     return tuple(compared)
 
 
+def not_compared(
+    within: Collection[str], levels: Iterable[Mapping[str, str]], compared: Collection[str]
+) -> list[str]:
+    """Return the factors of which no level is compared with another one alone.
+
+    Args:
+        within: Factors whose levels form strata.
+        levels: Factor → level, of each cell.
+        compared: Factors of the contrasts, several joined by " × ".
+    """
+    found: dict[str, set[str]] = {}
+    for of_cell in levels:
+        for factor, level in of_cell.items():
+            found.setdefault(factor, set()).add(level)
+    return [
+        factor
+        for factor, names in found.items()
+        if len(names) > 1 and factor not in within and factor not in compared
+    ]
+
+
+def uncompared(
+    study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...]
+) -> Iterator[str]:
+    """Yield which factors a design does not compare."""
+    factors = {one.factor for one in compared}
+    for factor in not_compared(study.within, (cell.levels for cell in cells), factors):
+        yield (
+            f"No contrast compares the levels of {factor} with each other: no cell differs from a"
+            f" baseline in {factor} alone. Make a level that has {factor} the first of its factor,"
+            " or put that factor in within"
+        )
+
+
 def confounds(
     study: Study,
     cells: tuple[Cell, ...],
@@ -83,7 +118,10 @@ def confounds(
     by_label = {cell.label: cell for cell in cells}
     pairs = [(by_label[contrast.cell], by_label[contrast.baseline]) for contrast in compared]
     of_kind = planning_of(study)
-    found = [one for pair in pairs for one in _of_pair(*pair)]
+    found = []
+    for contrast, pair in zip(compared, pairs, strict=True):
+        own = _own_fields(study, contrast)
+        found += [one for one in _of_pair(*pair) if not _OWN.get(one.kind, frozenset()) & own]
     found += of_kind.confounds(study, pairs)
     keys: dict[str, str] = {}
     for cell in cells:
@@ -100,6 +138,21 @@ def confounds(
     if not study.tune or study.tune.field != rate:
         found += of_kind.shared_rate(cells)
     return (*found, *_rates(study, compared, groups))
+
+
+# fields that decide what a confound is about: in a study that varies them it is none
+_SIZE = frozenset(("n_layer", "d_model", "d_mlp", "params"))
+_OWN = {"parameters": _SIZE, "tokens": frozenset(BUDGETS), "FLOPs": _SIZE | frozenset(BUDGETS)}
+
+
+def _own_fields(study: Study, contrast: Contrast) -> frozenset[str]:
+    """Return the fields that the factors of a contrast set."""
+    return frozenset(
+        name
+        for factor in contrast.factor.split(" × ")
+        for fields in study.factors.get(factor, {}).values()
+        for name in fields
+    )
 
 
 def _rates(
@@ -132,7 +185,7 @@ def _of_pair(cell: Cell, baseline: Cell) -> Iterator[Confound]:
         text = f"{total:+.1%} parameters ({of_body}) against {baseline.label!r}"
         yield Confound("parameters", cell.label, text)
     if math.inf in (tokens, flops):
-        yield Confound("tokens", cell.label, f"trains, and {baseline.label!r} does not")
+        yield Confound("training", cell.label, f"trains, and {baseline.label!r} does not")
     elif abs(tokens) > MISMATCH:
         yield Confound(
             "tokens", cell.label, f"{tokens:+.1%} training tokens against {baseline.label!r}"

@@ -9,6 +9,8 @@ from ablate.evaluation import HELD_OUT_BLOCK, LABELLED, PASSAGE
 from ablate.plan.model import Cell, Confound
 from ablate.study import Study
 
+READ = 0.01  # relative difference in the text that is read beyond which it is named
+
 
 def of_pairs(study: Study, pairs: Sequence[tuple[Cell, Cell]]) -> Iterator[Confound]:
     """Yield the confounds of cells with their baselines that are particular to transformers.
@@ -23,6 +25,7 @@ def of_pairs(study: Study, pairs: Sequence[tuple[Cell, Cell]]) -> Iterator[Confo
     limits += [(math.inf, "of a text its first")] * (LABELLED in probes)
     for pair in pairs:
         yield from _of_text(*pair)
+        yield from _read(*pair)
         yield from _passages(*pair, limits)
 
 
@@ -47,6 +50,20 @@ def _of_text(cell: Cell, baseline: Cell) -> Iterator[Confound]:
             "held-out text",
             cell.label,
             f"scored on different parts of the held-out text from {baseline.label!r}",
+        )
+
+
+def _read(cell: Cell, baseline: Cell) -> Iterator[Confound]:
+    """Tokens of another tokenizer are more text, or less."""
+    one, other = cell.config, baseline.config
+    if one.corpus_hash != other.corpus_hash or one.tokenizer_hash == other.tokenizer_hash:
+        return
+    if cell.estimated or baseline.estimated:
+        text = f"its tokens are more text or less than as many of {baseline.label!r}"
+        yield Confound("text read", cell.label, text)
+    elif cell.epochs and baseline.epochs and abs(more := cell.epochs / baseline.epochs - 1) > READ:
+        yield Confound(
+            "text read", cell.label, f"reads {more:+.0%} text against {baseline.label!r}"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ from ablate.plan.model import Cell, Confound, Contrast, Plan, Resolved, Text, be
 from ablate.plan.resolve import TransformerResolver
 from ablate.study import Fields, Study
 from ablate.study.source import Source, located
-from ablate.text import lexicon, share_read, sources, tasks, tokenizers
+from ablate.text import lengths, lexicon, share_read, sources, tasks, tokenizers
 from ablate.text.labels import (
     FEW,
     FITTED,
@@ -32,6 +32,7 @@ from ablate.text.labels import (
     few_held_out,
 )
 from ablate.text.tasks import WordList
+from ablate.text.tokens import FIRST
 from ablate.units import listed
 
 _LOSSES = ("task_loss", "validation_loss")
@@ -45,6 +46,10 @@ class FinetuneResolver(TransformerResolver):
     # task, hash of a tokenizer → what is said of how much of its texts is encoded, or ""
     _read: dict[tuple[str, str], str] = field(default_factory=dict)
     _repeating: dict[str, None] = field(default_factory=dict)  # said of batches of few texts
+    # task, hash of a tokenizer → tokens of the texts of its first examples, see `share_cut`
+    _lengths: dict[tuple[str, str], list[list[int]]] = field(default_factory=dict)
+    _cut: dict[str, None] = field(default_factory=dict)  # said of texts longer than n_ctx
+    _shipped: dict[str, None] = field(default_factory=dict)  # said of shipped tasks
     # task, hash of a corpus → its name, the words, and how many of each side and class it has
     _in_text: dict[tuple[str, str], tuple[str, WordList, dict[int, Counter[int]]]] = field(
         default_factory=dict
@@ -62,7 +67,8 @@ class FinetuneResolver(TransformerResolver):
             for line in _words_found(Path(name).name, *counted)
         )
         read = filter(None, self._read.values())
-        return (*super().about, *sides, *found, *doubts, *read, *self._repeating)
+        said = (*doubts, *read, *self._cut, *self._repeating)
+        return (*super().about, *self._shipped, *sides, *found, *said)
 
     def fields(self, chosen: dict[str, str]) -> Fields:
         """See `TransformerResolver.fields`; a task's file is known by its hash."""
@@ -70,6 +76,9 @@ class FinetuneResolver(TransformerResolver):
         name: str = fields["task"]
         if name in tasks.TASKS:
             shipped = tasks.TASKS[name]
+            if shipped.unit == "text":  # equally many of each class
+                n = len(shipped.names)
+                self._shipped[f"Task {name}: {n} classes of equal size; chance {1 / n:.1%}"] = None
             return fields | {
                 "n_class": len(shipped.names),
                 "n_texts": shipped.n_texts,
@@ -179,15 +188,23 @@ class FinetuneResolver(TransformerResolver):
             AblateError: It is next to nothing.
         """
         key = config.task, config.tokenizer_hash
-        if key in self._read:
-            return
-        info = next(
-            one.tokenizer
+        one = next(
+            one
             for one in self.texts.values()
-            if one.tokenizer.hash == config.tokenizer_hash
+            if (one.corpus.hash, one.tokenizer.hash) == (config.corpus_hash, config.tokenizer_hash)
         )
         found = self._tasks[config.task]
         assert isinstance(found, LabelledTexts)
+        if key not in self._lengths:
+            others = zip(*found.choices, strict=True) if found.choices else [found.seconds]
+            columns = [column[:FIRST] for column in (found.texts, *filter(None, others))]
+            counted = [lengths(column, one.corpus, one.tokenizer) for column in columns]
+            self._lengths[key] = [column for column in counted if column]
+        if self._lengths[key]:
+            self._say_cut(config, len(found.texts), self._lengths[key])
+        if key in self._read:
+            return
+        info = one.tokenizer
         chosen = (choice for choices in found.choices for choice in choices)
         share = share_read((*found.texts, *found.seconds, *chosen), info)
         if share < check.NOTHING:
@@ -201,6 +218,17 @@ class FinetuneResolver(TransformerResolver):
             if share < check.LITTLE
             else ""
         )
+
+    def _say_cut(self, config: Any, n: int, counted: list[list[int]]) -> None:
+        """Note how many of the n texts of a task have more tokens than a model reads."""
+        of = len(counted[0])
+        if cut := round(of * config.part("text_format").share_cut(config, counted)):
+            which = f"the {of:,}" if of == n else f"the first {of:,}"
+            self._cut[
+                f"n_ctx = {config.n_ctx} cuts {cut:,} of {which} texts of task"
+                f" {Path(config.task).name} (tokenizer {config.tokenizer!r}): a model reads their"
+                " first tokens only"
+            ] = None
 
     def _task_of(self, name: str) -> LabelledTexts | WordList:
         if name not in self._tasks:
@@ -225,14 +253,35 @@ def _sides(name: str, texts: LabelledTexts | WordList) -> str:
         text += " held out"
         if n := texts.n_contradictory:
             text += f"; {n:,} words are left out, because they have several labels"
-        return text + as_read(texts.mended)
+        of_class = Counter(texts.words.values())
+        text += as_read(texts.mended)
+        return f"{text}. By class: {_by_class(texts.names, of_class)}"
     tested, fitted = texts.counts.sum(1).tolist()
     text = f"Task {name}: {fitted:,} texts to train on, {tested:,} held out"
     if n := int(texts.validation.sum()):
         text += f", {n:,} of a validation part, on which [tune] decides"
     if n := texts.n_left_out:
         text += f"; {n:,} rows are left out, because their text is held out"
-    return text + as_read(texts.mended)
+    text += as_read(texts.mended)
+    counts = {
+        (number, side): n
+        for side, of in zip((HELD_OUT, FITTED), texts.counts.tolist(), strict=True)
+        for number, n in enumerate(of)
+    }
+    return f"{text}. By class: {_by_class(texts.names, counts)}; chance {texts.chance:.1%}"
+
+
+def _by_class(names: Sequence[str], counts: Mapping[tuple[int, int], int]) -> str:
+    """Return how many examples each class has to train on, and how many that are tested.
+
+    Args:
+        names: Of the classes.
+        counts: Number of the class and side → examples.
+    """
+    return listed(
+        f"{name!r:.40} {counts.get((number, FITTED), 0):,} + {counts.get((number, HELD_OUT), 0):,}"
+        for number, name in enumerate(names)
+    )
 
 
 def _words_found(

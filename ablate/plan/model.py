@@ -24,8 +24,10 @@ class Cell:
         levels: Factor → label of its level, without factors that have no meaning beside the others.
         stratum: The levels of the `within` factors, such as "n_layer=12"; "" for none.
         run: Its run with seed 0.
-        epochs: Passes over the training text, estimated for most tokenizers; None if unknown.
-        held_out: Held-out tokens of the text; estimated as `epochs` is.
+        epochs: Passes over the training text; None if unknown.
+        estimated: Whether `epochs` is an estimate, as the tokens of the text are not counted yet.
+        held_out: Held-out tokens of the text. An estimate for most tokenizers, also where they are
+            counted: on it depends what is measured, which is the same on every machine.
         byte_coverage: Bytes that the tokens decode to per byte of text; 1 if unknown.
         seeded: Whether its runs depend on their seed: not where given weights are evaluated as they
             are.
@@ -39,6 +41,7 @@ class Cell:
     held_out: float = math.inf
     byte_coverage: float = 1.0
     seeded: bool = True
+    estimated: bool = False
 
     @property
     def config(self) -> Any:
@@ -66,6 +69,7 @@ class Resolved:
     held_out: float = math.inf
     byte_coverage: float = 1.0
     seeded: bool = True
+    estimated: bool = False
 
 
 class Resolver(Protocol):
@@ -151,8 +155,8 @@ class PlannedRun:
 class Confound:
     """A confound: something besides the factor that a comparison cannot separate from it."""
 
-    # "parameters" | "tokens" | "FLOPs" | "corpus" | "held-out text" | "passages" |
-    # "learning rate" | "same configuration"
+    # "parameters" | "tokens" | "training" | "FLOPs" | "corpus" | "held-out text" | "passages" |
+    # "text read" | "learning rate" | "same configuration"
     kind: str
     cell: str  # label; "" for all
     text: str
@@ -192,6 +196,7 @@ class Text:
     tokenizer: TokenizerInfo
     train_tokens: float  # estimated where nothing depends on it and counting would take long
     held_out_tokens: float  # estimated likewise
+    estimated: bool  # whether the two are
 
 
 @dataclass(frozen=True)

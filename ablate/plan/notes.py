@@ -20,8 +20,9 @@ def notes(study: Study, cells: Sequence[Cell], texts: Sequence[Text]) -> tuple[s
     """Return sentences about cells of the study."""
     return (
         *_undefined(study, cells),
-        *_whole(study, cells),
+        *_whole(study, cells, texts),
         *_lossy(cells, texts),
+        *_one_document(cells, texts),
         *of_all(study, cells),
     )
 
@@ -68,7 +69,7 @@ def _undefined(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
         yield (f"{part} is not defined beyond n_ctx = {n_ctx}: {where} will have no {finals}")
 
 
-def _whole(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
+def _whole(study: Study, cells: Sequence[Cell], texts: Sequence[Text]) -> Iterator[str]:
     """Texts of which fewer tokens are held out than [eval] asks for."""
     evaluation = study.evaluation
     asked = [
@@ -76,17 +77,23 @@ def _whole(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
         for key, which in (("tokens", "every"), ("final_tokens", "the final"))
         if key in evaluation.model_fields_set
     ]
-    for (corpus, tokenizer, held_out), (key, n, which) in product(
-        dict.fromkeys((one.config.corpus, one.config.tokenizer, one.held_out) for one in cells),
-        asked,
-    ):
+    found: dict[str, None] = {}
+    for cell, (key, n, which) in product(cells, asked):
+        config = cell.config
+        hashes = config.corpus_hash, config.tokenizer_hash
+        one = next(of for of in texts if (of.corpus.hash, of.tokenizer.hash) == hashes)
+        held_out = one.held_out_tokens
+        about = "about " if one.estimated else ""
+        has = f"{about}{count(held_out)} tokens with tokenizer = {config.tokenizer!r}"
+        if config.part("objective").pairs:  # each is a row
+            held_out = cell.held_out
+            has = f"{one.corpus.n_held_out_documents:,} pairs of n_ctx = {config.n_ctx} tokens"
         if held_out < n:
-            about = "" if tokenizer in ("byte", "tokens") else "about "
-            yield (
-                f"[eval] {key} = {count(n)} exceeds the held-out part of corpus = {corpus!r},"
-                f" which has {about}{count(held_out)} tokens with tokenizer = {tokenizer!r}:"
-                f" {which} evaluation reads all of them"
-            )
+            found[
+                f"[eval] {key} = {count(n)} exceeds the held-out part of corpus ="
+                f" {config.corpus!r}, which has {has}: {which} evaluation reads all of them"
+            ] = None
+    yield from found
 
 
 def _lossy(cells: Sequence[Cell], texts: Sequence[Text]) -> Iterator[str]:
@@ -113,8 +120,25 @@ def _lossy(cells: Sequence[Cell], texts: Sequence[Text]) -> Iterator[str]:
             continue
         yield (
             f"tokenizer = {tokenizer!r} {what}, so its bits_per_byte is not comparable with that"
-            " of a lossless tokenizer"
+            " of a lossless tokenizer: the report gives no verdict on the two"
         )
+
+
+def _one_document(cells: Sequence[Cell], texts: Sequence[Text]) -> Iterator[str]:
+    """Cells whose attention stays within a document of a text that is one document."""
+    single = {
+        one.corpus.hash
+        for one in texts
+        if max(one.corpus.n_train_documents, one.corpus.n_held_out_documents) == 1
+    }
+    for cell in cells:
+        level = cell.config.part("document_mask")
+        if level.within and cell.config.corpus_hash in single:
+            yield (
+                f"{cell.label!r} is the same model on this text as with document_mask = 'none':"
+                f" corpus = {cell.config.corpus!r} is one document, and document_mask ="
+                f" {level.name!r} keeps attention within one"
+            )
 
 
 def _scores(cells: Sequence[Cell]) -> Iterator[str]:

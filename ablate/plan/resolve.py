@@ -153,7 +153,8 @@ class TransformerResolver:
             tokenizers.check_separator(read.tokenizer)
         held_out = self.held_out[config.corpus_hash, config.tokenizer_hash]
         coverage = self.byte_coverage.get(config.tokenizer_hash, 1.0)
-        return Resolved(run, config.tokens / read.train_tokens, held_out, coverage)
+        epochs = config.tokens / read.train_tokens
+        return Resolved(run, epochs, held_out, coverage, estimated=read.estimated)
 
     def _n_vocab(self, fields: Fields, read: Text) -> int:
         """Return the vocabulary of a run: its tokenizer's, and [MASK], which is the last one."""
@@ -225,13 +226,12 @@ class TransformerResolver:
                 else BYTES_PER_TOKEN
             )
             self.held_out[found.hash, info.hash] = found.n_held_out_bytes / per_token
-            known = self.study.max_epochs is not None or given or tried
-            train_tokens = (
-                text.n_train(found, info) if known else found.n_train_bytes / BYTES_PER_TOKEN
-            )
-            self.texts[named] = Text(
-                found, info, train_tokens, self.held_out[found.hash, info.hash]
-            )
+            known = self.study.max_epochs is not None or given or text.counted(found, info)
+            train_tokens = found.n_train_bytes / BYTES_PER_TOKEN
+            held_out = self.held_out[found.hash, info.hash]
+            if known:
+                train_tokens, held_out = text.n_train(found, info), text.n_held_out(found, info)
+            self.texts[named] = Text(found, info, train_tokens, held_out, not known)
         return self.texts[named]
 
     def _geometry(self, fields: Fields) -> Fields:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ablate.analysis.records import (
+    SIZELESS,
     Best,
     Change,
     Contrast,
@@ -32,9 +34,10 @@ from ablate.analysis.records import (
     Verdict,
 )
 from ablate.metrics import final
+from ablate.plan.cells import BASELINE
 from ablate.plan.compare import MISMATCH
 from ablate.report.data import ReportData
-from ablate.report.labels import MetricLabels, detectable, named
+from ablate.report.labels import MetricLabels, detectable, full, named
 from ablate.report.sentences import arm_name, numbers, places, say
 from ablate.units import listed, number, plural, signed
 
@@ -44,6 +47,7 @@ VERDICTS: dict[Verdict, str] = {  # of a contrast → words
     "inconclusive": "not significantly different",
     "partial": "compared on some of the seeds only",
     "untrained": "not comparable, as an arm did not learn",
+    "lossy": "not comparable, as a tokenizer loses text",
     "unknown": "without an answer",
 }
 FEW = 3  # strata that each have a line of their own
@@ -95,15 +99,34 @@ def lead(data: ReportData) -> list[str]:
 
 
 def best(data: ReportData, one: Best) -> str:
-    """Return a sentence on the best arm of a stratum, or the arms that may be the best."""
-    excluded = [called(data, arm) for arm in one.excluded]
+    """Return a sentence on the best arm of a stratum, or the arms that may be the best.
+
+    Where pairs have no noise no arm can be tested: then it says so, and the means.
+    """
+    if found := _noiseless(data, one.stratum):
+        values = {pair.baseline_value for pair in found[0].pairs}
+        return say("untested", one, found[0].n, list(_candidates(data, one)), len(values) == 1)
+    excluded = [introduced(data, arm, one.stratum) for arm in one.excluded]
     return say("best", one, data.labels, list(_candidates(data, one)), excluded)
+
+
+def _noiseless(data: ReportData, stratum: str) -> list[Contrast]:
+    """Return the contrasts of a stratum that can be tested, had they noise; [] if one has some."""
+    found = [
+        one
+        for one in data.findings.of(Contrast)
+        if one.stratum == stratum and one.n > 1 and not one.exact and one.verdict not in SIZELESS
+    ]
+    equal = all(one.verdict == "unknown" or one.lo == one.hi for one in found)
+    return found if equal and any(one.verdict == "unknown" for one in found) else []
 
 
 def best_sets(data: ReportData) -> str:
     """Return a sentence on the best arms of all strata."""
     sets: dict[str, list[str]] = {}
-    found = data.findings.of(Best)
+    found = [one for one in data.findings.of(Best) if not _noiseless(data, one.stratum)]
+    if not found:
+        return say("untested_strata")
     for one in found:
         order = [arm for arm in data.arms["arm"].cat.categories if arm in one.arms]
         names = listed((called(data, arm) for arm in order), "or")
@@ -122,7 +145,7 @@ def unranked(data: ReportData) -> list[str]:
 
 def _unranked(data: ReportData, one: Best) -> str:
     cells = data.arms[data.arms["stratum"] == one.stratum]
-    below = set(cells.loc[cells["cell"].isin(data.untrained), "arm"].astype(str))
+    below = set(cells.loc[cells["cell"].isin(data.sizeless), "arm"].astype(str))
     arms = [arm for arm in one.failed if arm not in below]
     return say("unranked", one, arms) if arms else ""
 
@@ -131,7 +154,10 @@ def _candidates(data: ReportData, one: Best) -> Iterator[str]:
     """Yield the arms of a set with their means."""
     for arm, mean in zip(one.arms, one.means, strict=True):
         unit = data.labels.after if arm == one.arms[0] else ""
-        yield f"{called(data, arm)} ({number(mean, data.places)}{unit})"
+        mean_of = f"{number(mean, data.places)}{unit}"
+        name = introduced(data, arm, one.stratum)
+        known = arm == BASELINE and name != arm
+        yield f"{name[:-1]}; {mean_of})" if known else f"{name} ({mean_of})"
 
 
 def at_edge(data: ReportData) -> list[str]:
@@ -144,7 +170,7 @@ def at_edge(data: ReportData) -> list[str]:
 
 def _at_edge(data: ReportData, one: Contrast) -> list[tuple[str, str]]:
     """Return level and cell of the arms of a difference whose tuned value is at an edge."""
-    if one.n == 0 or one.verdict == "untrained":
+    if one.n == 0 or one.verdict in SIZELESS:
         return []
     arms = (one.level, one.cell), (one.baseline_level, one.baseline)
     return [(level, cell) for level, cell in arms if cell in data.at_edge]
@@ -233,6 +259,20 @@ def called(data: ReportData, arm: Any) -> str:
     return named(str(factors[0]), arm) if len(factors) == 1 else str(arm)
 
 
+def introduced(data: ReportData, arm: Any, stratum: str) -> str:
+    """Return the name of an arm; of the common baseline, with the levels that it has."""
+    return _baseline(data, stratum) if arm == BASELINE else called(data, arm)
+
+
+def _baseline(data: ReportData, stratum: str) -> str:
+    """Return "baseline (norm=pre, bias=none)", or "baseline" where its levels are not known."""
+    arms = data.arms
+    which = arms["cell"][(arms["stratum"] == stratum) & (arms["arm"].astype(str) == BASELINE)]
+    levels = data.levels.get(next(iter(which), ""), {})
+    named = (f"{factor}={level}" for factor, level in levels.items() if factor not in data.within)
+    return f"{BASELINE} ({', '.join(named)})" if levels else BASELINE
+
+
 def families(data: ReportData) -> list[Family]:
     """Return the answers of a study, family by family.
 
@@ -258,7 +298,7 @@ def families(data: ReportData) -> list[Family]:
             if len(factors) == 1
             else "each arm against the baseline"
             if any(" × " in factor for factor in factors)
-            else "each factor by itself, against the baseline"
+            else f"each factor by itself, against the {_baseline(data, contrasts[0].stratum)}"
         )
         bases = {named(one.factor, one.baseline_level) for one in contrasts}
         base = bases.pop() if len(bases) == 1 else "the baseline"
@@ -269,27 +309,33 @@ def families(data: ReportData) -> list[Family]:
         size = sum(one.corrected for one in part)
         over = of_study or _over(size, "part" if several else "level")
         answers = tuple(_answer(data, one, over, _name(one, apart=several)) for one in part)
-        where = f" at {first.stratum}" if first.stratum else ""
-        what, baseline = (
-            ("each part by itself", "the baseline")
-            if several
-            else (first.factor, named(first.factor, first.baseline_level))
-        )
-        heading = f"{what}{where}, against {baseline}"
+        where = ", ".join(filter(None, (first.stratum, data.beside(first))))
+        what, baseline, against = first.factor, named(first.factor, first.baseline_level), ""
+        if several:
+            taken = data.settings.get("design") == "leave-one-out"
+            what, baseline = f"each part {'left out' if taken else 'alone'}", "the baseline"
+            against = f"the {_baseline(data, first.stratum)}"
+        heading = f"{what}{f' at {where}' if where else ''}, against {against or baseline}"
         answered.append(Family(heading, *_summaries(data.labels, baseline, answers)))
     return answered
 
 
 def _name(one: Contrast, *, apart: bool) -> str:
     """Return the name of a level; with its factor's, if it is told `apart` from other factors'."""
-    return f"{one.factor}={one.level}" if apart else named(one.factor, one.level)
+    return full(one.factor, one.level) if apart else named(one.factor, one.level)
 
 
 def _answer(data: ReportData, one: Contrast, over: str, name: str) -> Answer:
     """Return the claim of a contrast, followed by the findings that qualify it."""
-    below = len({one.cell, one.baseline} & data.untrained)
+    of = data.lossy if one.verdict == "lossy" else data.untrained
+    below = len({one.cell, one.baseline} & of)
     who = "neither of the two" if below > 1 else "only one of the two"
-    said = [say("contrast", one, data.labels, over, data.known, who), say("losses", one)]
+    if one.verdict == "lossy":
+        who = "both" if below > 1 else "one of the two"
+    base = named(one.factor, one.baseline_level)
+    if beside := data.beside(one):
+        base += f" at {beside}"
+    said = [say("contrast", one, base, data.labels, over, data.known, who), say("losses", one)]
     said += [say(macro, one, data.labels) for macro in ("robust", "new_text")]
     said.append(_edge_named(data, one))
     said += [
@@ -320,25 +366,27 @@ def successive(data: ReportData) -> list[Family]:
     """Return how each level differs from the one before it, for the factors of [report]."""
     answered: list[Family] = []
     found = data.findings.of(Successive)
+    above = {(one.stratum, one.factor, one.level): one for one in data.findings.of(Contrast)}
+    families = Counter(one.family for one in above.values() if one.corrected)
     for part in grouped(found, lambda one: (one.factor, one.stratum)):
         corrected = found if data.correction == "study" else part
-        over = _over(sum(one.verdict != "untrained" for one in corrected), "successive difference")
-        answers = tuple(
-            Answer(
-                named(one.factor, one.level),
-                " ".join(
-                    filter(
-                        None,
-                        (say("successive", one, data.labels, over), say("mismatch", one, MISMATCH)),
-                    )
-                ),
-                one,
-            )
-            for one in part
-        )
-        where = f" at {part[0].stratum}" if part[0].stratum else ""
-        heading = f"{part[0].factor}{where}, each level against the previous one"
-        answered.append(Family(heading, *_summaries(data.labels, "the previous level", answers)))
+        over = _over(sum(one.verdict not in SIZELESS for one in corrected), "successive difference")
+        beside = data.beside(part[0])
+        answers = []
+        for one in part:
+            base, of = named(one.factor, one.before), over
+            contrast = above[one.stratum, one.factor, one.level]
+            if one.before == contrast.baseline_level:  # has the verdict of the contrast
+                size = families.total() if data.correction == "study" else families[contrast.family]
+                of = _over(size, "contrast" if data.correction == "study" else "level")
+            base += f" at {beside}" if beside else ""
+            said = (say("successive", one, base, data.labels, of), say("mismatch", one, MISMATCH))
+            answers.append(Answer(named(one.factor, one.level), " ".join(filter(None, said)), one))
+        where = ", ".join(filter(None, (part[0].stratum, beside)))
+        heading = f"{part[0].factor}{f' at {where}' if where else ''}"
+        heading += ", each level against the previous one"
+        summaries = _summaries(data.labels, "the previous level", tuple(answers))
+        answered.append(Family(heading, *summaries))
     return answered
 
 
@@ -349,11 +397,17 @@ def interactions(data: ReportData) -> list[Family]:
     for rows in grouped(found, lambda one: (one.factor, one.stratum)):
         factor, stratum = rows[0].factor, rows[0].stratum
         answers = tuple(
-            Answer(one.level, say("interaction", one, data.labels, len(rows)), one)
+            Answer(
+                full(one.factor, one.level), say("interaction", one, data.labels, len(rows)), one
+            )
             for one in rows
             if one.significant
         )
-        rest = {one.level: one.detectable for one in rows if not one.significant and one.n}
+        rest = {
+            full(one.factor, one.level): one.detectable
+            for one in rows
+            if not one.significant and one.n
+        }
         where = f" at {stratum}" if stratum else ""
         heading = f"{factor}{where}: is the joint effect the sum of the separate effects?"
         joint = _joint(data, {*factor.split(" × ")})
@@ -372,7 +426,7 @@ def changes(data: ReportData) -> list[Family]:
         several = len({one.factor for one in rows}) > 1
         firsts = {one.first for one in rows}
         names = [
-            (f"{one.factor}={one.level}" if several else named(one.factor, one.level))
+            (full if several else named)(one.factor, one.level)
             + (f" at {one.stratum}" if single else "")
             + (f", from {_apart(one)}," if len(firsts) > 1 else "")
             for one in rows
@@ -511,7 +565,7 @@ def _summaries(
             )
             see = detectable(labels, [one.finding.detectable for one in alike])
             full.append(part + (f": {see}" if see else ""))
-        elif name in ("unknown", "untrained"):
+        elif name in ("unknown", *SIZELESS):
             full.append(f"{levels} {is_so}")
         elif name == "partial":
             full += [f"{one.level} {say('partial_brief', one.finding)}" for one in alike]

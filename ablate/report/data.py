@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ablate import analysis, stats
 from ablate.analysis import Findings, StudyData
 from ablate.analysis.curves import Scaled, scaled
-from ablate.analysis.records import Tuning
+from ablate.analysis.paired import TIMES
+from ablate.analysis.records import Contrast, Successive, Tuning
 from ablate.components import CATALOGUE
 from ablate.report.labels import (
     OF_IMAGES,
@@ -68,6 +69,33 @@ class ReportData(StudyData):
     def known(self) -> KnownLabels:
         """Texts for what a model knows that has learnt next to nothing."""
         return OF_IMAGES if self.of_images else OF_TEXT
+
+    @cached_property
+    def arm_of(self) -> dict[str, str]:
+        """Cell → its arm."""
+        return dict(zip(self.arms["cell"], self.arms["arm"].astype(str), strict=True))
+
+    def beside(self, one: Contrast | Successive) -> str:
+        """Return at which levels of other factors a level is compared: "position=rotary".
+
+        Those are the baseline's, of the factors that are also varied together with its own; "" for
+        none.
+        """
+        return self._beside.get((one.stratum, one.factor), "")
+
+    @cached_property
+    def _beside(self) -> dict[tuple[str, str], str]:
+        contrasts = {(one.stratum, one.factor): one for one in self.findings.of(Contrast)}
+        found = {}
+        for (stratum, factor), one in contrasts.items():
+            own = set(factor.split(TIMES))
+            together = [set(other.split(TIMES)) for at, other in contrasts if at == stratum]
+            varied = set().union(*(other for other in together if own < other)) - own
+            levels = self.levels[one.baseline].items()
+            found[stratum, factor] = ", ".join(
+                f"{name}={level}" for name, level in levels if name in varied
+            )
+        return found
 
     @cached_property
     def tuned(self) -> TunedLabels:

@@ -6,6 +6,7 @@ import math
 
 from ablate.analysis.paired import split
 from ablate.analysis.records import (
+    Contrast,
     LossyTokenizer,
     Mismatch,
     Multiplicity,
@@ -18,6 +19,8 @@ from ablate.analysis.records import (
     SeedCount,
     Tuning,
 )
+from ablate.plan.compare import not_compared
+from ablate.plan.confounds import READ
 from ablate.report import masked
 from ablate.report.data import ReportData
 from ablate.report.labels import percent, sentence
@@ -25,7 +28,7 @@ from ablate.report.sentences import say
 from ablate.store.records import FAILED
 from ablate.store.status import UNFINISHED, misread
 from ablate.study import tuned_field
-from ablate.units import listed, plural
+from ablate.units import listed, number, plural
 
 NAMED = 4  # groups whose chosen rates are named one by one
 SAME = 0.0005  # sizes with a smaller relative difference are the same
@@ -35,9 +38,11 @@ def fairness(data: ReportData) -> list[str]:
     """Return sentences on what was matched, tuned, paired and tested."""
     said = [
         _matched(data),
+        _read(data),
         _tuned(data),
         *_paired(data),
         *(say("multiplicity", one) for one in data.findings.of(Multiplicity)),
+        *_not_compared(data),
         *(say("no_failures", one) for one in data.findings.of(NoFailures)),
         *masked.chance(data),
         *masked.sentences(data),
@@ -115,6 +120,36 @@ def _matched(data: ReportData) -> str:
             f" {left}."
         )
     return f"Matched: only the budget in the study file; {left}."
+
+
+def _not_compared(data: ReportData) -> list[str]:
+    """Say which factors no contrast is about."""
+    factors = {one.factor for one in data.findings.of(Contrast)}
+    found = not_compared(data.within, data.levels.values(), factors) if factors else []
+    return [say("not_compared", found)] if found else []
+
+
+def _read(data: ReportData) -> str:
+    """Say how much of the text arms read, where their tokenizer is not the baseline's; "" for as
+    much.
+    """
+    if data.study.kind != "transformer" or "tokenizer_hash" not in data.good:
+        return ""
+    epochs = data.finals[data.finals["name"] == "epochs"].groupby("cell")["value"].mean()
+    of = data.good.drop_duplicates("cell").set_index("cell")[["corpus_hash", "tokenizer_hash"]]
+    ratios = []
+    for one in data.findings.of(Contrast):
+        pair = [one.cell, one.baseline]
+        if not {*pair} <= {*of.index} & {*epochs.index}:
+            continue
+        corpora, tokenizers = (of.loc[pair, name].nunique() for name in of.columns)
+        if corpora == 1 and tokenizers > 1 and epochs[one.baseline]:
+            ratios.append(epochs[one.cell] / epochs[one.baseline])
+    if not ratios or max(abs(ratio - 1) for ratio in ratios) <= READ:
+        return ""
+    least, most = (number(ratio, 2) for ratio in (min(ratios), max(ratios)))
+    times = least if least == most else f"{least} to {most}"
+    return f"Text read: {times} times as much as by the baseline, which has another tokenizer."
 
 
 def _tuned(data: ReportData) -> str:

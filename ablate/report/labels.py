@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ablate import metrics
+from ablate.analysis.paired import TIMES
 from ablate.study import tuned
 from ablate.units import decimals, number
 
@@ -189,10 +190,26 @@ _BARE = re.compile(r"[\d.e+-]+|\[.*\]|true|false")
 def named(factor: str, level: object) -> str:
     """Return the name of a level, with its factor's where it is a bare value.
 
+    Levels of several factors have all of them, as in the name of their cell.
+
     >>> named("norm", "pre"), named("drop_blocks", "[0]"), named("n_layer", "2")
     ('pre', 'drop_blocks=[0]', 'n_layer=2')
+    >>> named("n_head × position", "2 × none")
+    'n_head=2, position=none'
     """
+    if TIMES in factor:
+        return full(factor, level)
     return f"{factor}={level}" if _BARE.fullmatch(str(level)) else str(level)
+
+
+def full(factor: str, level: object) -> str:
+    """Return the name of a level, or of levels of joined factors, with the factors' names."""
+    factors, levels = factor.split(TIMES), str(level).split(TIMES)
+    if len(factors) != len(levels):
+        return f"{factor}={level}"
+    # a factor without a meaning in a cell has no level there
+    named = [f"{one}={other}" for one, other in zip(factors, levels, strict=True) if other != "–"]
+    return ", ".join(named) or str(level)
 
 
 def arm_of(cell: str, arm: str, stratum: str = "") -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from statistics import median
 
+import pandas as pd
+
 from ablate import metrics
 from ablate.analysis.records import LinearProbe, ProbeLoss
 from ablate.evaluation import CHANCE, LABELLED
 from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
+from ablate.report.labels import arm_of
 from ablate.report.sentences import say
 from ablate.report.tables import measured
 from ablate.store.questions import quoted
@@ -36,14 +39,50 @@ def sentences(data: ReportData) -> list[str]:
     return [*said, say("probes", data.labels, basis, [f"{ratio:g}" for ratio in ratios])]
 
 
+EQUAL = 1e-9  # of two accuracies, whose last bits may differ
+# accuracy → the final that has the share of the class that is commonest where a model is trained
+_CHANCE = {LABELLED: CHANCE, "task_accuracy": "task_chance"}
+
+
 def chance(data: ReportData) -> list[str]:
-    """Return the accuracy of a guess, if the metric is a linear probe's."""
-    if rule := LABELS.get(data.study.metric):  # its classes are balanced
-        return [say("chance", len(rule.names))]
-    shares = data.finals.loc[data.finals["name"] == CHANCE, "value"].dropna()
-    if data.study.metric != LABELLED or shares.empty:
+    """Return what a guess, or an empty output, has of the metric, and which arms are no better.
+
+    [] for a metric without such a bound, and for error rates that are all better.
+    """
+    metric, bounds, below = metrics.final(data.study.metric)[0], _bounds(data), no_better(data)
+    if bounds.empty or (metric == "error_rate" and below.empty):
         return []
-    return [say("label_chance", float(shares.iloc[0]))]
+    if rule := LABELS.get(metric):  # its classes are balanced
+        said = say("chance", len(rule.names))
+    elif metric == "error_rate":
+        said = say("empty_output")
+    else:
+        said = say("label_chance", bounds.min(), bounds.max(), metric)
+    if below.empty:
+        return [said]
+    columns = (below[name].astype(str) for name in ("cell", "arm", "stratum"))
+    names = [arm_of(*one) for one in zip(*columns, strict=True)]
+    return [f"{said} {say('no_better', names, len(below) == len(bounds), metric)}"]
+
+
+def no_better(data: ReportData) -> pd.DataFrame:
+    """Return the rows of `data.arms` that are on average no better than a guess."""
+    bounds = _bounds(data)
+    means = data.good.groupby("cell")["metric"].mean().reindex(bounds.index)
+    beyond = means - bounds if data.study.goal == "max" else bounds - means
+    return data.arms[data.arms["cell"].isin(beyond.index[beyond <= EQUAL])]
+
+
+def _bounds(data: ReportData) -> pd.Series:
+    """Return cell → the accuracy of a guess, or the error rate of an empty output, if known."""
+    metric = metrics.final(data.study.metric)[0]
+    cells = pd.Index([] if data.study.own else data.good["cell"].unique())
+    if rule := LABELS.get(metric):
+        return pd.Series(1 / len(rule.names), cells)
+    if metric == "error_rate":
+        return pd.Series(1.0, cells)
+    known = data.finals[data.finals["name"] == _CHANCE.get(metric)]
+    return known.groupby("cell")["value"].mean().reindex(cells).dropna()
 
 
 def grids(data: ReportData) -> list[Table]:

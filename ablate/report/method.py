@@ -24,9 +24,10 @@ from ablate.components import CATALOGUE
 from ablate.config import field_info, meaningful
 from ablate.evaluation import Evaluation
 from ablate.formats import without_folders
+from ablate.metrics import TEXTS_CUT
 from ablate.plan.commands import deciding
 from ablate.report.data import ReportData
-from ablate.report.labels import sentence
+from ablate.report.labels import percent, sentence
 from ablate.study.design import PARTWISE
 from ablate.units import count, listed, plural
 
@@ -164,6 +165,11 @@ def _task(data: ReportData) -> str:
             f" With method {listed(learners, 'or')} this learner of scikit-learn was fitted to"
             f" {features} of the pre-trained model on the task {tasks} ({labels})."
         )
+    cut = data.finals.loc[data.finals["name"] == TEXTS_CUT, "value"]
+    if len(cut):
+        most = "up to " if cut.nunique() > 1 or len(cut) < len(data.good) else ""
+        share = f"{most}{percent(cut.max())}"
+        trained += f" Of {share} of the texts a model reads the first n_ctx tokens only."
     return (
         trained
         + " Held-out texts of the task are never trained on."
@@ -427,6 +433,7 @@ def _curves(data: ReportData) -> list[str]:
 
 def _corrected(data: ReportData) -> str:
     sized = ", without contrasts of arms that did not learn" if data.untrained else ""
+    sized += ", without contrasts of tokenizers that lose text" if data.lossy else ""
     if data.correction == "study":
         return f"Over all contrasts of the study{sized}"
     return f"Within a family, which is {_family(data)} in one stratum{sized}"

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from ablate.analysis.records import (
+    SIZELESS,
     Best,
     Change,
     Contrast,
     Copying,
     Mismatch,
-    OfContrast,
     OtherSteps,
     SameArms,
     SameSeeds,
@@ -22,10 +22,12 @@ from ablate.analysis.records import (
     Successive,
     Untrained,
 )
+from ablate.metrics import final
+from ablate.plan.cells import BASELINE
 from ablate.plan.compare import MISMATCH
-from ablate.report import answers, fairness, plots, scaled
+from ablate.report import answers, fairness, masked, plots, scaled
 from ablate.report.data import ReportData
-from ablate.report.labels import detectable, percent
+from ablate.report.labels import detectable, full, named, percent
 from ablate.report.sentences import places, say
 from ablate.units import ends, number, plural, signed
 
@@ -151,7 +153,8 @@ def _reach(data: ReportData, contrasts: Sequence[Contrast]) -> str:
     unknown = [
         (one, name)
         for one, name in zip(contrasts, names, strict=True)
-        if one.verdict in ("partial", "unknown") or (one.verdict == "untrained" and not found)
+        if one.verdict in ("partial", "unknown", "lossy")
+        or (one.verdict == "untrained" and not found)
     ]
     rest = say("no_verdict", unknown, data.labels) if unknown else ""
     if not found and not inconclusive:
@@ -169,10 +172,13 @@ def _reach(data: ReportData, contrasts: Sequence[Contrast]) -> str:
     return " ".join(filter(None, said if found else said[::-1]))
 
 
-def _name(data: ReportData, one: OfContrast | Successive, *, place: bool = False) -> str:
-    """Return the level of a difference, with its factor if the study contrasts several."""
-    factors = {other.factor for other in data.findings.of(Contrast)}
-    name = f"{one.factor}={one.level}" if len(factors) > 1 else answers.called(data, one.level)
+def _name(data: ReportData, one: Contrast | Successive, *, place: bool = False) -> str:
+    """Return the arm of a difference."""
+    if isinstance(one, Contrast):
+        name = answers.called(data, data.arm_of[one.cell])
+    else:
+        several = len({other.factor for other in data.findings.of(Contrast)}) > 1
+        name = (full if several else named)(one.factor, one.level)
     return f"{name} at {one.stratum}" if place and one.stratum else name
 
 
@@ -189,8 +195,18 @@ def _limits(data: ReportData) -> Iterator[tuple[str, str]]:
         yield f"{plural(broken, 'run')} diverged or failed", "troubles"
     if unplanned := len(data.unplanned):
         yield f"{plural(unplanned, 'cell')} without a run to compare", "effects"
-    if untrained := len(data.findings.of(Untrained)):
-        yield f"{plural(untrained, 'cell')} did not learn more than {data.known.what}", "effects"
+    untrained = data.findings.of(Untrained)
+    if whole := sum(one.whole for one in untrained):
+        yield f"{plural(whole, 'cell')} did not learn more than {data.known.what}", "effects"
+    if partly := len(untrained) - whole:
+        cells = plural(partly, "cell")
+        yield f"some seeds of {cells} did not learn more than {data.known.what}", "effects"
+    if lossy := len(data.lossy):
+        yield f"{plural(lossy, 'cell')} of a tokenizer that loses text", "basis"
+    if guessing := len(masked.no_better(data)):
+        metric = final(data.study.metric)[0]
+        than = "an empty output" if metric == "error_rate" else "chance"
+        yield f"{plural(guessing, 'cell')} no better than {than}", "basis"
     if fairness.one_rate(data):
         yield "learning rate not tuned", "basis"
     if answers.at_edge(data):
@@ -240,8 +256,8 @@ def matrix(data: ReportData) -> Matrix | None:
     cells = {(_name(data, one), one.stratum): _cell(data, one, best) for one in contrasts}
     if len(arms) == 1 and (grid := _grid(data, contrasts, cells)):
         return replace(grid, corrected=corrected)
-    bases = list(dict.fromkeys(one.baseline_level for one in contrasts))
-    base = f"{bases[0]} (baseline)" if len(bases) == 1 else "baseline"
+    bases = list(dict.fromkeys(data.arm_of[one.baseline] for one in contrasts))
+    base = f"{bases[0]} (baseline)" if len(bases) == 1 and bases[0] != BASELINE else BASELINE
     last = {one.stratum: one for one in contrasts}  # all of a stratum have its baseline
     cells |= {(base, stratum): _baseline(data, one, best) for stratum, one in last.items()}
     if many := len(arms) >= MANY:
@@ -302,10 +318,13 @@ def _grid(
 def _cell(data: ReportData, one: Contrast, best_cells: frozenset[str]) -> Cell:
     best = one.cell in best_cells
     where = answers.Answer("", "", one).anchor
-    if one.verdict in ("untrained", "unknown") or one.n == 0:
+    if one.verdict in ("unknown", *SIZELESS) or one.n == 0:
         whole = {found.cell for found in data.findings.of(Untrained) if found.whole}
-        why = "did not learn" if one.cell in whole else "baseline did not learn"
-        text = why if one.verdict == "untrained" else "no interval" if one.n else "no pair"
+        text = "no interval" if one.n else "no pair"
+        if one.verdict == "untrained":
+            text = "did not learn" if one.cell in whole else "baseline did not learn"
+        elif one.verdict == "lossy":
+            text = "loses text" if one.cell in data.lossy else "baseline loses text"
         return Cell(text, "", one.verdict, best, where)
     detail = ends(one.lo, one.hi, places(one)) if one.n > 1 else "one pair"
     if one.verdict == "partial":

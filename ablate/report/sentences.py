@@ -35,7 +35,8 @@ def say(macro: str, *args: Any, **named: Any) -> str:
         named: Its named arguments.
     """
     text = str(getattr(_macros(), macro)(*args, **named))
-    return re.sub(r" ([.,;:)])", r"\1", re.sub(r"[ \n\t]+", " ", text).strip())
+    # a dot may begin a name, as in ../tok/a.json
+    return re.sub(r" ([,;:)]|\.(?![\w./]))", r"\1", re.sub(r"[ \n\t]+", " ", text).strip())
 
 
 @cache

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from ablate.analysis.records import Contrast, EffectAtRate, Tuning, TuningChange
 from ablate.analysis.tuning import group_names
+from ablate.plan.cells import BASELINE
 from ablate.report.answers import grouped
 from ablate.report.data import ReportData
 from ablate.report.document import Estimate, Span, Table, Value
 from ablate.report.sentences import arm_name, say
 from ablate.report.tables import FOLDED, measured, quoted
-from ablate.results import BASELINE
 from ablate.units import decimals, ends, number, plural, signed
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import text
 
 from ablate.kinds import Run
+from ablate.metrics import NEAR_UNIGRAM
 from ablate.store.database import Database
 from ablate.units import SAME, listed
 
@@ -73,6 +74,20 @@ class Noise:
     source: str
 
 
+# (study, cell) of which more than half of the runs learnt no more than token frequencies: the noise
+# of models that learn is another one
+_UNTRAINED = """
+SELECT study.name, cell.label
+FROM study JOIN cell ON cell.study_id = study.id AND cell.active
+     JOIN member ON member.cell_id = cell.id AND role = 'compare'
+     JOIN run ON run.id = member.run_id AND kind NOT IN ('command', 'imported')
+     JOIN final AS loss ON loss.run_id = run.id AND loss.name = 'loss' AND loss.at = 0
+     JOIN final AS known ON known.run_id = run.id AND known.name = 'unigram_loss'
+WHERE run.tokens > 0
+GROUP BY cell.id HAVING avg(loss.value >= (1 - ?) * known.value) > 0.5
+"""
+
+
 def noise_of(study: str, metric: str, settings: Iterable[Setting], db: Database) -> Noise | None:
     """Return the median noise of a study's contrasts, else that of comparable studies.
 
@@ -94,12 +109,15 @@ def noise_of(study: str, metric: str, settings: Iterable[Setting], db: Database)
     }
     with db.read() as connection:
         rows = connection.exec_driver_sql(
-            "SELECT study, cell, value, baseline_value FROM pairs WHERE metric = ? AND difference"
-            " IS NOT NULL AND status = 'complete' AND baseline_status = 'complete'",
+            "SELECT study, cell, baseline, value, baseline_value FROM pairs WHERE metric = ? AND"
+            " difference IS NOT NULL AND status = 'complete' AND baseline_status = 'complete'",
             (metric,),
         ).all()
+        untrained = {tuple(row) for row in connection.exec_driver_sql(_UNTRAINED, (NEAR_UNIGRAM,))}
     by_cell: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for name, cell, value, baseline in rows:
+    for name, cell, base, value, baseline in rows:
+        if {(name, cell), (name, base)} & untrained:
+            continue
         if (name, cell) in comparable and math.isfinite(value - baseline):
             by_cell.setdefault((name, cell), []).append((value, baseline))
     spreads = {

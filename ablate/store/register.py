@@ -20,6 +20,7 @@ from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.kinds import Run
 from ablate.plan import Plan
+from ablate.plan.cells import baseline_levels
 from ablate.plan.held_out import measured
 from ablate.store import code, schema, views
 from ablate.store.database import Database
@@ -173,7 +174,30 @@ def _dropped(connection: Connection, plan: Plan, toml: str) -> str:
             chosen = {plan.study.tune.field: 0.0}
             if json.loads(fields) | chosen == dict(cell.run.fields) | chosen:
                 del before[cell.label]
-    return dropped(toml, plan.study.toml, before, planned)
+    return dropped(toml, plan.study.toml, before, planned, _turned(connection, plan))
+
+
+def _turned(connection: Connection, plan: Plan) -> str:
+    """Say that a study by "add-one-in" was stored with the last levels as its baseline.
+
+    Versions up to 0.1 took them, so that an unchanged file asks for other runs now.
+    """
+    if plan.study.design != "add-one-in":
+        return ""
+    stored: dict[str, str] = dict(
+        connection.exec_driver_sql(
+            "SELECT factor, level FROM cell_level JOIN cell ON cell.id = cell_id JOIN study ON"
+            " study.id = study_id WHERE name = ? AND active AND ordinal = 0",
+            (plan.study.name,),
+        ).all()
+    )
+    first = baseline_levels(plan.study)
+    levels = plan.study.factors
+    was = [f"{name}={stored[name]}" for name in first if stored.get(name) == [*levels[name]][-1]]
+    now = [f"{name}={level}" for name, level in first.items() if name not in plan.study.within]
+    if not was:
+        return ""
+    return f"baseline of add-one-in: {', '.join(was)}, now the first levels: {', '.join(now)}"
 
 
 def as_measured(db: Database, plan: Plan) -> Plan:

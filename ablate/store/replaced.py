@@ -37,7 +37,7 @@ def results(connection: Connection, study: str) -> dict[str, dict[str, int | Non
     return found
 
 
-def dropped(old: str, new: str, before: Results, after: Collection[str]) -> str:
+def dropped(old: str, new: str, before: Results, after: Collection[str], turned: str = "") -> str:
     """Return, in words, the results that a study loses with an edited file; "" if none.
 
     Args:
@@ -47,8 +47,9 @@ def dropped(old: str, new: str, before: Results, after: Collection[str]) -> str:
             the user's code, which `store.code.leaving` tells.
         before: What has results.
         after: Keys of the runs that the study would hold, in whatever cell.
+        turned: What else the file now means than when it was stored; "" for nothing.
     """
-    changed = changes(old, new, folders=True)
+    changed = changes(old, new, folders=True) + [turned] * bool(turned)
     if not changed and TAKEN_OUT in old:  # the keys of runs alone say whether the files are others
         changed = ["the folders of its files are not known"]
     gone = lost(new, before, after) if changed else ""

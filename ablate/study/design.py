@@ -12,7 +12,7 @@ DESIGNS = {
     "leave-one-out": (
         "two levels per factor, with and without: all parts together, and all parts but one"
     ),
-    "add-one-in": "two levels per factor, with and without: no part, and each part alone",
+    "add-one-in": "two levels per factor, without and with: no part, and each part alone",
 }
 PARTWISE = ("leave-one-out", "add-one-in")  # of which one question is asked: which part matters
 MAX_CELLS = 4096  # beyond which a study is refused, before anything is built

@@ -218,9 +218,7 @@ class Ray:
 class Study:
     """One question, as its file states it.
 
-    Factors keep the file's order; a factor's first level is its baseline. Under the design
-    "add-one-in" a file gives [with, without]; here the two levels are reversed, so that the
-    first is the baseline in every design.
+    Factors keep the file's order; a factor's first level is its baseline, in every design.
     """
 
     name: str

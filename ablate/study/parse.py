@@ -158,8 +158,6 @@ def _study(source: Source, file: StudyFile) -> Study:
     if not own:
         _one_budget(source, fields, factors)
     _check_design(source, file, factors)
-    if file.design == "add-one-in":
-        factors = {name: dict(reversed(levels.items())) for name, levels in factors.items()}
     seeds, rule = tables.seeds(source, file.seeds)
     two_stage = rule if isinstance(rule, TwoStage) else None
     tuned = tables.tune(source, file.tune, fields, factors, names)

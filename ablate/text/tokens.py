@@ -32,7 +32,7 @@ LOST_BYTES, LOST_TEXT = 0.02, 0.001
 # held-out text that is decoded again: bytes in all, and documents of which it is the beginning
 _AGAIN, _BEGINNINGS = 1 << 18, 64
 _PARTS = re.compile(r"\w+|\W")  # words and signs
-_TEXTS = 1000  # of a table of texts, of which it is tried how much is encoded
+FIRST = 1000  # texts of a table, of which it is tried how much is encoded
 _LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") | frozenset(
     range(128, 256)
 )
@@ -204,6 +204,13 @@ def n_train(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
     return len(of(corpus, tokenizer).train)
 
 
+def n_held_out(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
+    """Return the held-out tokens of a corpus; may train the tokenizer."""
+    if tokenizer.location == "byte":
+        return corpus.n_held_out_bytes
+    return len(of(corpus, tokenizer).held_out)
+
+
 def byte_coverage(corpus: Corpus, tokenizer: TokenizerInfo) -> float:
     """Return the bytes that tokens encode per byte of held-out text; 1 if none is lost."""
     return of(corpus, tokenizer).byte_coverage
@@ -216,6 +223,19 @@ def text_kept(corpus: Corpus, tokenizer: TokenizerInfo) -> float:
     return of(corpus, tokenizer).text_kept
 
 
+def lengths(texts: Sequence[str], corpus: Corpus, tokenizer: TokenizerInfo) -> list[int] | None:
+    """Return the tokens of each of some texts; None where the tokenizer is still to be trained."""
+    pieces = [one.encode() for one in texts]
+    if tokenizer.location == "byte":
+        return [*map(len, pieces)]
+    if tokenizer.location == "tokens" or not counted(corpus, tokenizer):
+        return None
+    opened = _encoder(
+        corpus.location, corpora.read(corpus.location), tokenizer.location, tokenizer.hash
+    )
+    return [*map(len, opened.encode(pieces))]
+
+
 def share_read(texts: Sequence[str], tokenizer: TokenizerInfo) -> float:
     """Return the bytes that tokens encode per byte of texts other than the corpus.
 
@@ -226,7 +246,7 @@ def share_read(texts: Sequence[str], tokenizer: TokenizerInfo) -> float:
     location = tokenizer.location
     if location in ("byte", "tokens") or location.startswith("bpe:") or is_own(location):
         return 1.0
-    pieces = [text.encode() for text in texts[:_TEXTS]]
+    pieces = [text.encode() for text in texts[:FIRST]]
     opened = tokenizers.open(location, tokenizer.hash, iter(()), 0)
     # what an unknown word becomes, such as [UNK], is spelled, too, but not in the text
     n = sum(

@@ -185,7 +185,7 @@ class Finetuning(OnTask):
             return "diverged"
         finals = {
             **self.latest,
-            "task_chance": self.chance(),
+            **self.of_texts(),
             "train_seconds": self.seconds,
             "epochs": self.steps * self.config.finetune_batch / len(self.rows),
         }

@@ -43,7 +43,7 @@ class Learning(OnTask):
 
     def _measure(self, learner: Any, seconds: float) -> str:
         """Emit the finals; return "complete", "diverged" or "stopped"."""
-        finals = {"task_chance": self.chance(), "train_seconds": seconds, "epochs": 1.0}
+        finals = {**self.of_texts(), "train_seconds": seconds, "epochs": 1.0}
         for name, rows in self.held_out.items():
             features = self.features(rows)
             if features is None:

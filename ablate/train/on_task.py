@@ -13,6 +13,7 @@ from ablate.data.passages import Passages
 from ablate.data.tasks import chosen
 from ablate.evaluation import VALIDATION
 from ablate.kinds import Context, Job, kind
+from ablate.metrics import TEXTS_CUT
 from ablate.model.finetuned import Classifier
 from ablate.train.engine import peak_bytes
 from ablate.train.evaluate import Evaluator
@@ -98,10 +99,16 @@ class OnTask:
         carries = torch.from_numpy(tags[rows, : of_texts.shape[1]] >= 0)
         return of_texts[carries.to(of_texts.device)]
 
-    def chance(self) -> float:
-        """Return the share of held-out texts of the class that is commonest in training."""
+    def of_texts(self) -> dict[str, float]:
+        """Return finals of the texts, whatever the model.
+
+        They are the share of held-out texts of the class that is commonest in training, and that of
+        texts of which a model reads only the first tokens, if there are any.
+        """
         commonest = np.bincount(self.passages.labels(self.rows)).argmax()
-        return float((self.passages.labels(self.held_out["task_loss"]) == commonest).mean())
+        chance = (self.passages.labels(self.held_out["task_loss"]) == commonest).mean()
+        cut = {TEXTS_CUT: self.passages.cut} if self.passages.cut else {}
+        return {"task_chance": float(chance), **cut}
 
     def pretraining_loss(self) -> float | None:
         """Return the held-out loss of the pre-training; None for a run from random weights."""
