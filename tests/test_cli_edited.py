@@ -198,7 +198,8 @@ def test_merge_refuses_studies_of_one_name_that_drop_results(tmp_path: Path, tex
 @pytest.mark.parametrize("theirs", ["a.db", "b.db"])
 def test_a_refused_merge_says_what_either_database_has(tmp_path: Path, theirs: str) -> None:
     a = trained(tmp_path, "a.db", FILE)
-    b = trained(tmp_path, "b.db", FILE.replace("seeds = 2", "seeds = [2, 3]"))
+    other_file = FILE.replace("seeds = 2", "seeds = [2, 3]").replace("10_000", "20_000")
+    b = trained(tmp_path, "b.db", other_file)
     ours = b if theirs == "a.db" else a
     with (
         store.open(ours, create=True) as db,
@@ -206,7 +207,8 @@ def test_a_refused_merge_says_what_either_database_has(tmp_path: Path, theirs: s
         pytest.raises(AblateError) as refused,
     ):
         merge(db, other)
-    assert f"2 in {a}" in str(refused.value) and f"[2, 3] in {b}" in str(refused.value)
+    said = str(refused.value)
+    assert f"2 in {a}" in said and f"[2, 3] in {b}" in said and f"20000 in {b}" in said
 
 
 def test_merge_says_whose_file_holds(tmp_path: Path) -> None:

@@ -460,8 +460,7 @@ def changes(
         against: Stratum → the strata from which its effects change, each a `first`; None to compare
             all with the study's first stratum.
         crossed: As in `of_pairs`.
-        sizeless: As in `of_pairs`: their effects have no size,
-            so they have no change either.
+        sizeless: As in `of_pairs`: their effects have no size, so they have no change either.
 
     Returns:
         Columns family, factor, level, stratum, first, n, mean, lo, hi, p, p_holm, resolvable,
