@@ -186,7 +186,7 @@ def _alone(version: str, name: str, file: str) -> Iterator[None]:
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     changed = []
     with (
-        # a function imports it as a model is tried: its tensors are those of any other module
+        # a part may import it in its first call, in inference mode: its tensors must be normal ones
         torch.inference_mode(False),
         torch.enable_grad(),
         nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"),
@@ -207,8 +207,8 @@ def _alone(version: str, name: str, file: str) -> Iterator[None]:
                     put(before[setting])
     if changed:
         raise AblateError(
-            f"{file} changes {' and '.join(changed)} while it is imported, and so all runs, also"
-            " those without its parts; remove this"
+            f"importing {file} changes {' and '.join(changed)}, which affects all runs, also those"
+            " without its parts; remove that line"
         )
 
 
@@ -272,8 +272,9 @@ _refused: list[AblateError] = []
 def closed() -> Iterator[None]:
     """Run code so that all that it imports is seen.
 
-    Modules that it may not import are hidden, as those of the program that uses ablate: it would
-    get them without a question. A refusal is raised though a library catches it.
+    Modules that it may not import, such as those of the program that uses ablate, are removed from
+    `sys.modules` meanwhile: Python would return them without running the check. A refusal is raised
+    again even if a library catches it.
     """
     foreign = {
         name: sys.modules.pop(name)
@@ -324,7 +325,7 @@ def _refuse(event: str, about: tuple[Any, ...]) -> None:
         return
     caller = sys._getframe(1)
     # a library that runs a file itself, as compilers do with what they have made, does so on its
-    # own behalf; one that imports a module may have been given its name
+    # own behalf; one that imports a module may do so because the code gave it the name
     named = event == "exec" and caller.f_code.co_filename.startswith("<frozen importlib")
     frame: FrameType | None = caller
     while frame and not _is_outside(frame):
@@ -338,8 +339,8 @@ def _refuse(event: str, about: tuple[Any, ...]) -> None:
     who = shown(frame.f_code.co_filename, _entered.labels if _entered else ())
     error = AblateError(
         f"{who or frame.f_code.co_filename} imports"
-        f" {path.relative_to(of) if path.is_relative_to(of) else path}, whose edits would change no"
-        " run; add its package to `use`, or put the code of both into one file"
+        f" {path.relative_to(of) if path.is_relative_to(of) else path}, but an edit of it would not"
+        " make new runs; add its package to `use`, or put the code of both into one file"
     )
     _refused.append(error)
     raise error

@@ -287,7 +287,7 @@ def _checked(top: str) -> str:
     names = {re.split(r"[^\w-]", one)[0].replace("-", "_") for one in required}
     if top in {*sys.stdlib_module_names, "ablate", *names}:
         raise AblateError(
-            f"package {top!r} has the name of a package that ablate imports; name another one"
+            f"package {top!r} has the name of a package that ablate imports; rename yours"
         )
     return top
 
@@ -337,7 +337,7 @@ def _file(name: str, folder: Path) -> Code:
         if path.stat().st_size > LARGEST:
             raise AblateError(f"{path}: the file is too large: at most 1 MiB")
         if not path.is_file():
-            raise AblateError(f"{path}: code is a regular file")
+            raise AblateError(f"{path} is not a regular file")
         text = path.read_text(encoding="utf-8-sig")
         return replace(of_text(name, text), file=str(path.absolute()))
     except UnicodeDecodeError:

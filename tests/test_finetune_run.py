@@ -143,7 +143,7 @@ def test_a_rate_is_chosen_on_the_validation_part_and_the_test_part_is_reported(
     made = planned(folder, f'{methods}\nper = "cell"', metric="task_loss", steps=3)
     assert made.about[0].startswith(
         "Task task.csv: 32 texts to train on, 14 held out, 14 of a validation part, on which [tune]"
-        " decides. By class: 'early' 16 + 7 and 'late' 16 + 7"
+        " decides. By class (to train on + held out): 'early' 16 + 7 and 'late' 16 + 7"
     )
     outcome, printed = train(made, db)
     assert outcome.exit_code == 0, printed

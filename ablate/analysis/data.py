@@ -144,9 +144,10 @@ class StudyData:
 
     @property
     def _against(self) -> dict[str, list[str]]:
-        """Stratum → those that have the first level of one factor of `within`, else the same ones.
+        """Stratum → the strata that it is compared with.
 
-        Where the study has none of them, as in a grid with gaps, it is the first stratum.
+        These differ from it in one factor of `within`, which has its first level there. If the
+        study has no such stratum, as in a grid with gaps, it is compared with the first one.
         """
         cells = self.pairs.drop_duplicates("stratum").set_index("stratum")["cell"]
         place = {

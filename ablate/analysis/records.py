@@ -302,7 +302,8 @@ class Tested(Finding):
 class Change(Tested):
     """How the effect of a level changes from another stratum to this one.
 
-    The two differ in one factor of `within`, which has its first level in the other stratum.
+    The two differ in one factor of `within`, which has its first level in the other stratum. If
+    the study has no such stratum, as in a grid with gaps, the other one is its first.
 
     Attributes:
         family: Changes that are corrected together.

@@ -509,8 +509,8 @@ class WorkerPool:
         elif not self._warned:
             self._warned = True
             self.say(
-                f"{self._study}: {ended.label} was stopped without a new checkpoint, and fails"
-                f" after {STOPS} such attempts in a row: {longer}"
+                f"{self._study}: {ended.label} was stopped without a new checkpoint. After {STOPS}"
+                f" such attempts in a row it fails; to avoid this, {longer}"
             )
 
     def _kill_hung(self, seconds: float) -> None:

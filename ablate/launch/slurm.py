@@ -278,7 +278,7 @@ class SlurmExecutor:
             return ""
         command, waiting = shlex.quote(self._request.argument), len(self._waiting)
         return (
-            f"{len(self._jobs) - waiting} jobs in training and {waiting} that wait go on in Slurm:"
+            f"Slurm keeps {len(self._jobs) - waiting} jobs in training and {waiting} in its queue:"
             f" `ablate run {command} --on slurm` reads the results, `ablate cancel {command}` ends"
             " the Slurm jobs"
         )

@@ -137,10 +137,11 @@ def _shape(config: RunConfig, logits: Tensor) -> str:
 def causal(config: RunConfig) -> str:
     """Whether no position sees a later one, and no sequence another.
 
-    The first token that changes is another one in each sequence: the second, which a prefix that
-    sees all of itself has, then neighbours in the middle, of which not all begin a chunk, where a
-    leak within chunks is not seen, and the last ones, which a chunk that is cut off has. In a short
-    text every token is the first once. The model is tried as in training and as in evaluation.
+    The first token that changes is another one in each sequence: the second, which tests a prefix
+    that sees all of itself; a few neighbours in the middle, because a leak within a chunk is
+    invisible if the change begins with the chunk; and the last ones, which test a last chunk that
+    is cut off. In a short text each token but the first is tried. The model is tried as in training
+    and as in evaluation.
     """
     rows = max(2, min(config.n_ctx - 1, max(4, TRIED // config.n_ctx)))
     model = moved(config.model_copy(update={"batch_tokens": rows * config.n_ctx}))
@@ -266,7 +267,7 @@ def deterministic(config: RunConfig) -> str:
         ([logits_of(away.train(mode), read) for mode, read in calls], held(away)) for _ in "ab"
     )
     if what := changed(before, after):
-        return f"calls change {what}: state that no checkpoint keeps, and that reaches other runs"
+        return f"calls change {what}: checkpoints do not keep it, and it would affect later runs"
     if not torch.equal(first, again) or not all(map(torch.equal, once, twice)):
         return (
             "a second call returns other numbers: it keeps state, or draws random numbers, such as"
@@ -277,7 +278,7 @@ def deterministic(config: RunConfig) -> str:
         return "a call changes its buffers, which no checkpoint keeps"
     logits_of(fresh, other)
     if not torch.equal(first, logits_of(fresh, given)):
-        return "equal weights give other numbers, such as by what the first call leaves behind"
+        return "equal weights give other numbers: an earlier call may have stored something"
     return ""
 
 

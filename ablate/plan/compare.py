@@ -102,9 +102,9 @@ def uncompared(
     factors = {one.factor for one in compared}
     for factor in not_compared(study.within, (cell.levels for cell in cells), factors):
         yield (
-            f"No contrast compares the levels of {factor} with each other: no cell differs from a"
-            f" baseline in {factor} alone. Make a level that has {factor} the first of its factor,"
-            " or put that factor in within"
+            f"No contrast compares the levels of {factor}: no cell differs from a baseline in"
+            f" {factor} alone. Another factor decides whether {factor} has a meaning: list first its"
+            f" level that uses {factor}, so that it is the baseline, or add that factor to within"
         )
 
 

@@ -59,11 +59,14 @@ def _read(cell: Cell, baseline: Cell) -> Iterator[Confound]:
     if one.corpus_hash != other.corpus_hash or one.tokenizer_hash == other.tokenizer_hash:
         return
     if cell.estimated or baseline.estimated:
-        text = f"its tokens are more text or less than as many of {baseline.label!r}"
+        text = (
+            "the same number of tokens covers more or less text than with the tokenizer of"
+            f" {baseline.label!r}"
+        )
         yield Confound("text read", cell.label, text)
     elif cell.epochs and baseline.epochs and abs(more := cell.epochs / baseline.epochs - 1) > READ:
         yield Confound(
-            "text read", cell.label, f"reads {more:+.0%} text against {baseline.label!r}"
+            "text read", cell.label, f"reads {more:+.0%} text relative to {baseline.label!r}"
         )
 
 

@@ -255,7 +255,7 @@ def _sides(name: str, texts: LabelledTexts | WordList) -> str:
             text += f"; {n:,} words are left out, because they have several labels"
         of_class = Counter(texts.words.values())
         text += as_read(texts.mended)
-        return f"{text}. By class: {_by_class(texts.names, of_class)}"
+        return f"{text}. By class (to train on + held out): {_by_class(texts.names, of_class)}"
     tested, fitted = texts.counts.sum(1).tolist()
     text = f"Task {name}: {fitted:,} texts to train on, {tested:,} held out"
     if n := int(texts.validation.sum()):
@@ -268,7 +268,8 @@ def _sides(name: str, texts: LabelledTexts | WordList) -> str:
         for side, of in zip((HELD_OUT, FITTED), texts.counts.tolist(), strict=True)
         for number, n in enumerate(of)
     }
-    return f"{text}. By class: {_by_class(texts.names, counts)}; chance {texts.chance:.1%}"
+    classes = _by_class(texts.names, counts)
+    return f"{text}. By class (to train on + held out): {classes}; chance {texts.chance:.1%}"
 
 
 def _by_class(names: Sequence[str], counts: Mapping[tuple[int, int], int]) -> str:

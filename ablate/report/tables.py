@@ -247,8 +247,8 @@ def changes(data: ReportData) -> Table:
     return Table(
         "changes",
         f"Change of the effects on {data.labels.axis} from one stratum to another: the mean, over"
-        " the seeds complete in both, of the difference from the baseline minus that in the first of"
-        " them. Holm's correction is over the levels of a stratum.",
+        " the seeds complete in both, of the difference from the baseline minus that in the first."
+        " Holm's correction is over the levels of a stratum.",
         (
             "factor",
             "level",

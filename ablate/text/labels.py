@@ -88,7 +88,7 @@ def few_held_out(n: int, what: str = "texts") -> str:
 
 def as_read(mended: Sequence[str]) -> str:
     """Return the end of a sentence: what was changed in a file as it was read; "" for nothing."""
-    return f"; mended as it was read: {listed(mended)}" if mended else ""
+    return f"; changed while it was read: {listed(mended)}" if mended else ""
 
 
 @dataclass(frozen=True)
@@ -362,7 +362,7 @@ def _raw_rows(path: Path, mended: Mended, needed: Sequence[str] = ()) -> Iterato
             if columns.count(wanted) != 1:
                 found = ", ".join(map(repr, columns)) or "nothing"
                 raise AblateError(
-                    f"{path}: the first line is to name the columns {' and '.join(needed)}, once"
+                    f"{path}: the first line must name the columns {' and '.join(needed)}, once"
                     f" each; it has {found:.200}"
                 )
         for number, row in rows:
