@@ -119,14 +119,19 @@ def load(study: str, db: Source = None, *, role: str | None = "compare") -> pd.D
 
 def _of_factors(cells: pd.Series, study: StudyRow, db: Database) -> dict[str, pd.Categorical]:
     """Return factor → the levels of cells."""
-    return {
-        str(factor): pd.Categorical(
-            cells.map(part.set_index("cell")["level"]),
-            categories=list(dict.fromkeys(part.sort_values("ordinal")["level"])),
-            ordered=True,
+    codes, known = pd.factorize(cells)
+    found = {}
+    for factor, part in _frame([rows.levels(db, study.id)]).groupby("factor", sort=False):
+        level_of = dict(zip(part["cell"], part["level"], strict=True))
+        levels = {
+            level: at
+            for at, level in enumerate(dict.fromkeys(part.sort_values("ordinal")["level"]))
+        }
+        of_cell = np.array([levels.get(level_of.get(cell), -1) for cell in known], int)
+        found[str(factor)] = pd.Categorical.from_codes(
+            of_cell[codes] if len(known) else codes, categories=pd.Index(list(levels)), ordered=True
         )
-        for factor, part in _frame([rows.levels(db, study.id)]).groupby("factor", sort=False)
-    }
+    return found
 
 
 def fields(study: str, db: Source = None) -> dict[int, dict[str, Any]]:
@@ -271,9 +276,9 @@ def curves(
         compact_points(study, series, opened, points=points, role=role),
         members(study, opened, role=role),
     )
+    factors = _of_factors(found["cell"], _study(opened, study), opened)
     texts = {name: found[name].astype("str") for name in ("cell", "role", "series", "stratum")}
     found = found.assign(study=study, **texts)[[*CURVES, "stratum", "arm"]]
-    factors = _of_factors(found["cell"], _study(opened, study), opened)
     return found.assign(**{name: one for name, one in factors.items() if name not in found})
 
 

@@ -100,6 +100,42 @@ def test_an_effect_changes_with_one_factor_of_the_strata_at_a_time(tmp_path: Pat
     )
 
 
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        (
+            ("12", "21", "22", "31", "32"),
+            {("12", "22"), ("21", "22"), ("12", "32"), ("31", "32"), ("21", "31")},
+        ),
+        (("11", "22", "31"), {("11", "22"), ("11", "31")}),
+    ],
+)
+def test_strata_of_a_grid_with_gaps_follow_the_order_of_the_file(
+    tmp_path: Path, places: tuple[str, ...], expected: set[tuple[str, str]]
+) -> None:
+    factors = {
+        "topology": WIRINGS,
+        "n_layer": {n: DEPTHS[n] for n in "123"},
+        "n_head": {n: {"n_head": int(n)} for n in "12"},
+    }
+    left_out = [
+        {"topology": arm, "n_layer": layers, "n_head": heads}
+        for arm in WIRINGS
+        for layers in "123"
+        for heads in "12"
+        if layers + heads not in places
+    ]
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        return Outcome(2 + float(np.random.default_rng([seed, *map(ord, str(levels))]).normal()))
+
+    within = ["n_layer", "n_head"]
+    db = study(tmp_path, factors, outcome, within=within, seeds=3, left_out=left_out)
+    found = report.gather(db, "topology").findings.of(Change)
+    named = {f"n_layer={place[0]}, n_head={place[1]}": place for place in places}
+    assert {(named[one.first], named[one.stratum]) for one in found} == expected
+
+
 def test_effects_below_a_hundred_thousandth_have_digits(tmp_path: Path) -> None:
     def outcome(levels: dict[str, str], seed: int) -> Outcome:
         worse = levels["topology"] == "parallel"

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from store_plans import claim_next, do_all, execute, fresh, names, plan_of, rows, train, trained
 
 from ablate import store
+from ablate.code import Code
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.plan import Decision, Plan
@@ -393,9 +394,12 @@ def test_a_study_that_loses_a_cell_is_refused_also_where_its_file_is_the_same(
     ]
 
 
-def _split(seeds: list[int], **fields: Any) -> Plan:
+def _split(
+    seeds: list[int], line: str = "seeds = {}", code: tuple[Code, ...] = (), **fields: Any
+) -> Plan:
     made = plan_of(seeds=seeds, **fields)
-    toml = f'name = "wiring"\nseeds = {seeds}\n[tune]\nseeds = 1\n'
+    toml = f'name = "wiring"\n{line.format(seeds)}\n[tune]\nseeds = 1\n'
+    made = replace(made, code=code)
     return replace(made, study=replace(made.study, toml=toml))
 
 
@@ -422,13 +426,23 @@ def test_seeds_of_one_study_that_two_machines_trained_are_united(
         assert rows(united, "SELECT status, count(*) FROM runs GROUP BY 1") == [("complete", 8)]
 
 
-@pytest.mark.parametrize("changed", [{"lr": 0.2}, {"levels": ("serial", "concat")}])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"lr": 0.2},
+        {"levels": ("serial", "concat")},
+        {"code": (Code("a.py", "2" * 64, "two"),)},
+        {"line": " seeds = {}"},  # the merge rewrites lines that begin with the key
+        {"line": "seeds = [ # of [a]\n2, 3]"},
+    ],
+)
 def test_seeds_of_two_studies_that_differ_in_more_are_not_united(
     two: tuple[Database, Database], changed: dict[str, Any]
 ) -> None:
     a, b = two
-    trained(a, _split([0, 1], lr=0.1))
-    trained(b, _split([2, 3], **{"lr": 0.1, **changed}))
+    same = {"lr": 0.1, "code": (Code("a.py", "1" * 64, "one"),)}
+    trained(a, _split([0, 1], **same))
+    trained(b, _split([2, 3], **{**same, **changed}))
     _refused(a, b, "runs of", "--rename wiring=NEW")
 
 

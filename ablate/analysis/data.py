@@ -146,24 +146,30 @@ class StudyData:
     def _against(self) -> dict[str, list[str]]:
         """Stratum → the strata that it is compared with.
 
-        These differ from it in one factor of `within`, which has its first level there. If the
-        study has no such stratum, as in a grid with gaps, it is compared with the first one.
+        These differ from it in one factor of `within`, which has its first level there, or the
+        first one of a grid with gaps. A stratum that differs from all others in several factors is
+        compared with the study's first one.
         """
         cells = self.pairs.drop_duplicates("stratum").set_index("stratum")["cell"]
         place = {
-            stratum: tuple(self.levels[cell].get(factor) for factor in self.within)
+            str(stratum): tuple(
+                self.orders[factor].index(self.levels[cell][factor]) for factor in self.within
+            )
             for stratum, cell in cells.items()
+            if self.levels[cell].keys() >= {*self.within}
         }
-        strata = {one: str(stratum) for stratum, one in place.items()}
-        base = next(iter(strata), ())
+        strata = {one: stratum for stratum, one in place.items()}
         against = {}
         for stratum, one in place.items():
-            varied = [at for at, level in enumerate(one) if level != base[at]]
-            near = [(*one[:at], base[at], *one[at + 1 :]) for at in varied]
+            near = []
+            for at, level in enumerate(one):
+                before = ((*one[:at], earlier, *one[at + 1 :]) for earlier in range(level))
+                near += [strata[other] for other in before if other in strata][:1]
             if near:
-                known = [strata[other] for other in near if other in strata]
-                against[str(stratum)] = known or [strata[base]]
-        return against
+                against[stratum] = near
+        linked = {*against, *(first for near in against.values() for first in near)}
+        first, *others = map(str, cells.index) if len(cells) else ("",)
+        return against | {one: [first] for one in others if one not in linked}
 
     @cached_property
     def interactions(self) -> pd.DataFrame:

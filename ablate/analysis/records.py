@@ -302,8 +302,9 @@ class Tested(Finding):
 class Change(Tested):
     """How the effect of a level changes from another stratum to this one.
 
-    The two differ in one factor of `within`, which has its first level in the other stratum. If
-    the study has no such stratum, as in a grid with gaps, the other one is its first.
+    The two differ in one factor of `within`, which has its first level in the other stratum, or the
+    first one of a grid with gaps. A stratum that differs from all others in several factors is
+    compared with the study's first one.
 
     Attributes:
         family: Changes that are corrected together.

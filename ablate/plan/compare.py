@@ -103,8 +103,8 @@ def uncompared(
     for factor in not_compared(study.within, (cell.levels for cell in cells), factors):
         yield (
             f"No contrast compares the levels of {factor}: no cell differs from a baseline in"
-            f" {factor} alone. Another factor decides whether {factor} has a meaning: list first its"
-            f" level that uses {factor}, so that it is the baseline, or add that factor to within"
+            f" {factor} alone. Another factor decides whether {factor} has a meaning: make its"
+            f" level that uses {factor} the first, so that it is the baseline, or add it to within"
         )
 
 

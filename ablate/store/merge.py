@@ -270,7 +270,8 @@ _SEEDS = re.compile(r"^seeds\s*=\s*(?:\d+|\[[^\]]*\])", re.MULTILINE)
 def _split(connection: Connection, early: _Stored, late: _Stored) -> str:
     """Return the file with the seeds of both if two studies are one whose seeds were split.
 
-    Their files differ in `seeds` alone, and their runs of a cell in nothing but the seed.
+    Their files differ in `seeds` alone, which stands on lines of its own, and their runs of a cell
+    in nothing but the seed.
 
     Args:
         connection: A connection to the database that has the runs of both.
@@ -303,7 +304,12 @@ def _split(connection: Connection, early: _Stored, late: _Stored) -> str:
             return ""
     both = sorted({*mine, *others})
     stated = len(both) if both == [*range(len(both))] else both
-    return _SEEDS.sub(f"seeds = {stated}", late.content.toml, count=1)
+    toml = _SEEDS.sub(f"seeds = {stated}", late.content.toml, count=1)
+    try:
+        written = tomllib.loads(toml)
+    except tomllib.TOMLDecodeError:  # such as of a comment with a bracket
+        return ""
+    return toml if written == {**other, "seeds": stated} else ""
 
 
 def _refuse_loss(
