@@ -340,13 +340,18 @@ def _blob(path: Path) -> str:
 
 
 def _is_study(folder: Path, path: str, blob: str, commit: str) -> bool:
-    """Whether a file is a study file."""
-    if not path.endswith(".toml"):
-        return False
-    if commit:
-        return bool(_STUDY.search(git(folder, "cat-file", "blob", blob) or b""))
+    """Whether a file is a study file, of a commit where there is one."""
+    if not commit:
+        return is_study(folder / path)
+    return path.endswith(".toml") and bool(
+        _STUDY.search(git(folder, "cat-file", "blob", blob) or b"")
+    )
+
+
+def is_study(path: Path) -> bool:
+    """Return whether a file on the disk is a study file."""
     try:
-        return bool(_STUDY.search((folder / path).read_bytes()))
+        return path.suffix == ".toml" and bool(_STUDY.search(path.read_bytes()))
     except OSError:
         return False
 

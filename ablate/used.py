@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ablate import loading
+from ablate import loading, snapshot
 from ablate.code import Code, of_files, of_text
 from ablate.errors import AblateError, nearest
 from ablate.paths import expanded
@@ -27,7 +27,9 @@ LARGEST = 1 << 20  # bytes of a file
 MOST = 4 << 20  # bytes of all files of a package
 MODEL = re.compile(r"(.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):\w+")  # a whole model, in a file or module
 
-_COMPILED = (".pyc", ".pyo")
+# ends of the names of files of a package that its code does not read: what Python compiles,
+# results, and prose
+_LEFT_OUT = ("~", ".pyc", ".pyo", *snapshot.DATABASES, ".ipynb", ".md", ".rst")
 
 
 @dataclass(frozen=True)
@@ -317,17 +319,26 @@ def _content(package: Package, about: Mapping[str, Any]) -> Code:
 
 
 def _files(folder: Path, inner: str, above: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    """Yield the files below a folder, without hidden ones and what Python has compiled."""
+    """Yield the files below a folder, without those that change no code.
+
+    These are hidden ones, `_LEFT_OUT`, study files, and folders of results: those in which there is
+    a database, and what lies beside one.
+    """
     real = folder.resolve()
     if real in above:  # a link to a folder that it is in
         return
-    for path in sorted(folder.iterdir()):
+    paths = sorted(folder.iterdir())
+    stems = tuple(f"{path.stem}." for path in paths if path.suffix == ".db")
+    if stems and above:
+        return
+    for path in paths:
         name = path.name
-        if name.startswith(".") or name == "__pycache__" or name.endswith((*_COMPILED, "~")):
+        if name.startswith(".") or name == "__pycache__" or name.endswith(_LEFT_OUT):
             continue
         if path.is_dir():
-            yield from _files(path, f"{inner}{name}/", (*above, real))
-        elif path.is_file():
+            if not (stems and name.startswith(stems)):
+                yield from _files(path, f"{inner}{name}/", (*above, real))
+        elif path.is_file() and not snapshot.is_study(path):
             yield f"{inner}{name}", path
 
 

@@ -370,10 +370,14 @@ def test_an_edited_file_of_a_package_makes_new_runs_of_what_imports_it(lab: Path
     second = keys(lab, use, levels)
     same = {cell for cell in first if first[cell] == second[cell]}
     assert same == {"baseline", "activation=al"}
-    for name in ("parts.pyc", ".parts.py.swp", "__pycache__/parts.cpython-311.pyc"):
+    for name in (
+        *("parts.pyc", ".parts.py.swp", "__pycache__/parts.cpython-311.pyc"),
+        *("README.md", "mine.db", "mine.journals/1.jsonl", "results/x.db", "results/mine/a.svg"),
+    ):
         path = lab / "src" / "mylab" / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True, parents=True)
         path.write_bytes(b"x")
+    (lab / "src" / "mylab" / "mine.toml").write_text('question = "?"\n[factors]\n')
     assert keys(lab, use, levels) == second
 
 
