@@ -346,6 +346,15 @@ def _refuse(event: str, about: tuple[Any, ...]) -> None:
     raise error
 
 
+def forget_cached() -> None:
+    """Empty the caches of functions of code that is used, as of `functools.lru_cache`."""
+    for name, module in list(sys.modules.items()):
+        if _is_file(name) or (_entered and _entered.of(name)):
+            for value in list(vars(module).values()):
+                if isinstance(value, functools._lru_cache_wrapper):
+                    value.cache_clear()
+
+
 def _is_file(module: str) -> bool:
     return module.startswith(catalogue.OUTSIDE)
 

@@ -1263,3 +1263,35 @@ def test_a_part_that_packs_do_not_serve_is_no_failure() -> None:
     assert verdicts("topology", "rezero") == dict.fromkeys(
         ("shapes", "determinism", "causality", "gradients", "sizes", "learning"), "ok"
     ) | {"packs": "alone"}
+
+
+CACHED = """
+import functools
+import torch
+from torch import nn
+from ablate import level
+
+
+@functools.lru_cache
+def causal(tokens):
+    return torch.ones(tokens, tokens, dtype=torch.bool).tril()
+
+
+@level("mixer", "cached-mask", meaning="a causal mean, whose mask is kept by its length")
+class Mean(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x):
+        mask = causal(x.shape[-2]).to(x.device, x.dtype)
+        return self.out(mask @ x / mask.sum(-1, keepdim=True))
+"""
+
+
+def test_a_table_in_a_cache_of_the_file_is_no_tensor_without_data(tmp_path: Path) -> None:
+    """Sizes are counted on a device without data, before the part is tried."""
+    (tmp_path / "masks.py").write_text(CACHED)
+    head, _, _ = STUDY.replace("parts.py", "masks.py").partition("[factors]")
+    text = head + '[factors]\nmixer = ["attention", "cached-mask"]\n'
+    assert len(planned(tmp_path, text).cells) == 2

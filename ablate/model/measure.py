@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from ablate import loading
 from ablate.components import Counts
 from ablate.config import RunConfig
 from ablate.errors import AblateError
@@ -30,18 +31,24 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _quiet(function: Callable[P, R]) -> Callable[P, R]:
-    """Keep what a part of the user's own prints out of what a plan prints."""
+def _apart(function: Callable[P, R]) -> Callable[P, R]:
+    """Keep what a part of the user's own prints out of what a plan prints.
+
+    What its functions cache here is forgotten: these are tensors without data.
+    """
 
     @functools.wraps(function)
-    def quiet(*given: P.args, **named: P.kwargs) -> R:
-        with contextlib.redirect_stdout(io.StringIO()):
-            return function(*given, **named)
+    def apart(*given: P.args, **named: P.kwargs) -> R:
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                return function(*given, **named)
+        finally:
+            loading.forget_cached()
 
-    return quiet
+    return apart
 
 
-@_quiet
+@_apart
 def parts(config: RunConfig) -> Parts:
     """Count parameters, FLOPs and activation bytes of one block, and of all else.
 
@@ -57,7 +64,7 @@ def parts(config: RunConfig) -> Parts:
     return Parts(block, Counts(one.body - block.params), rest, one.counted and two.counted)
 
 
-@_quiet
+@_apart
 def params(config: RunConfig, n_layer: int) -> int:
     """Return the parameters of a model with this number of blocks, as `parts` counts them."""
     if not config.part("architecture").of_blocks:
@@ -187,7 +194,7 @@ def _kept(model: Transformer, sequences: int, casts: bool) -> int:
     return activations + 2 * logits.untyped_storage().nbytes()
 
 
-@_quiet
+@_apart
 def alone(config: RunConfig) -> str:
     """Return why runs of a model with plain modules train one at a time; "" if in packs.
 
