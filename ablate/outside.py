@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, TypeAlias
 
 from ablate import loading, used
@@ -170,14 +171,7 @@ def _load(sources: Sequence[Code]) -> tuple[loading.Space, list[Component | Metr
     try:
         with loading.closed():
             for code in sources:
-                with catalogue.collecting() as components, measures.collecting() as rows:
-                    _run(code, space)
-                registered: list[Component | Metric] = [*components, *rows]
-                for one in registered:
-                    # of a package that this code imports, if the package has it
-                    made = one.made if isinstance(one, Metric) else type(one)
-                    owner = space.of(getattr(made, "__module__", "")) or code
-                    found.append(replace(one, origin=origins[owner.label]))
+                found += _registered(code, space, origins)
     finally:
         loading.leave()
     serving = {label for code in sources for label in needs[code.label]}
@@ -185,6 +179,45 @@ def _load(sources: Sequence[Code]) -> tuple[loading.Space, list[Component | Metr
         if code.label not in serving and not any(one.origin[0] == code.label for one in found):
             raise AblateError(_registers_nothing(code))
     return space, found
+
+
+def _registered(
+    code: Code, space: loading.Space, origins: Mapping[str, Sequence[str]]
+) -> list[Component | Metric]:
+    """Run code, and return the levels and metrics that it registers, with their origin.
+
+    It begins with the code whose module registers the part. A function of another package that
+    registers it, and the package that its class is of, belong to it too.
+    """
+    found: list[Component | Metric] = []
+
+    def take(one: Component | Metric) -> None:
+        made = one.made if isinstance(one, Metric) else type(one)
+        owners = [by for by, _ in reversed(_callers(space))] or [code]
+        owners += filter(None, [space.of(getattr(made, "__module__", ""))])
+        labels = dict.fromkeys(label for owner in owners for label in origins[owner.label])
+        found.append(replace(one, origin=tuple(labels)))
+
+    with catalogue.collecting(take), measures.collecting(take):
+        _run(code, space)
+    return found
+
+
+def _callers(space: loading.Space) -> list[tuple[Code, FrameType]]:
+    """Return the code that calls `level` or `metric`, innermost first, up to its module."""
+    found = []
+    frame: FrameType | None = sys._getframe(3)  # calls the decorator, which calls `take`
+    while frame and not _imports(frame):
+        if code := space.of(frame.f_globals.get("__name__", "")):
+            found.append((code, frame))
+        frame = frame.f_back
+    return found
+
+
+def _imports(frame: FrameType) -> bool:
+    """Whether a function is one that runs modules: Python's, or one of ablate."""
+    ours = str(frame.f_globals.get("__name__", "")).partition(".")[0] == "ablate"
+    return ours or frame.f_code.co_filename.startswith("<frozen importlib")
 
 
 def _registers_nothing(code: Code) -> str:

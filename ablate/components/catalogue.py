@@ -556,16 +556,13 @@ def level(
             at = sys._getframe(1)
             _refused.append(f"{at.f_code.co_filename}, line {at.f_lineno}: {error}")
             return made
-        if _collected is None:
-            add(found)
-        else:
-            _collected.append(found)
+        (_take or add)(found)
         return made
 
     return register
 
 
-_collected: list[Component] | None = None  # where levels go, while `collecting`
+_take: Callable[[Component], None] | None = None  # gets levels, while `collecting`
 _refused: list[str] | None = None  # where errors of levels go, while `refusing`
 
 
@@ -582,16 +579,18 @@ def refusing() -> Iterator[list[str]]:
 
 
 @contextmanager
-def collecting() -> Iterator[list[Component]]:
-    """Yield a list that gets the levels which are registered inside, instead of the catalogue."""
-    global _collected
-    assert _collected is None
-    found: list[Component] = []
-    _collected = found
+def collecting(take: Callable[[Component], None]) -> Iterator[None]:
+    """Give the levels that are registered inside to a function, instead of the catalogue.
+
+    The function is called by the decorator, so that it can see what code registers the level.
+    """
+    global _take
+    assert _take is None
+    _take = take
     try:
-        yield found
+        yield
     finally:
-        _collected = None
+        _take = None
 
 
 def add(component: Component) -> None:
