@@ -31,6 +31,19 @@ Loaded: TypeAlias = tuple[loading.Space, list[Component | Metric]]
 _loaded: dict[tuple[Any, ...], Loaded] = {}
 _present: Loaded | None = None  # what is used
 _used: list[Component | Metric] = []  # what of it is registered
+_refused: list[str] | None = None  # errors of levels, while `refusing`
+
+
+@contextmanager
+def refusing() -> Iterator[list[str]]:
+    """Yield a list that gets the errors of levels that are refused inside, instead of raising."""
+    global _refused
+    found: list[str] = []
+    _refused = found
+    try:
+        yield found
+    finally:
+        _refused = None
 
 
 def find(names: Sequence[str], folder: Path, models: Sequence[str] = ()) -> tuple[Code, ...]:
@@ -167,16 +180,20 @@ def _load(sources: Sequence[Code]) -> tuple[loading.Space, list[Component | Metr
     space, needs = loading.Space(sources), used.needs(sources)
     origins = {code.label: (code.label, *needs[code.label]) for code in sources}
     found: list[Component | Metric] = []
+    known = {label for code in sources for label in needs[code.label]}  # need no levels
     space.enter()
     try:
         with loading.closed():
             for code in sources:
+                refused = len(_refused or ())
                 found += _registered(code, space, origins)
+                if len(_refused or ()) > refused:
+                    known.add(code.label)
     finally:
         loading.leave()
-    serving = {label for code in sources for label in needs[code.label]}
+    known |= {one.origin[0] for one in found}
     for code in sources:
-        if code.label not in serving and not any(one.origin[0] == code.label for one in found):
+        if code.label not in known:
             raise AblateError(_registers_nothing(code))
     return space, found
 
@@ -198,7 +215,16 @@ def _registered(
         labels = dict.fromkeys(label for owner in owners for label in origins[owner.label])
         found.append(replace(one, origin=tuple(labels)))
 
-    with catalogue.collecting(take), measures.collecting(take):
+    def refuse(error: AblateError) -> None:
+        assert _refused is not None
+        at = [
+            f"{shown(frame.f_code.co_filename, space.labels)}, line {frame.f_lineno}: "
+            for _, frame in _callers(space)
+        ]
+        _refused.append(f"{at[0] if at else ''}{error}")
+
+    refusing = None if _refused is None else refuse
+    with catalogue.collecting(take, refusing), measures.collecting(take):
         _run(code, space)
     return found
 

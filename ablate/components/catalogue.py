@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -551,10 +550,9 @@ def level(
         try:
             found = component(made)
         except AblateError as error:
-            if _refused is None:
+            if _refuse is None:
                 raise
-            at = sys._getframe(1)
-            _refused.append(f"{at.f_code.co_filename}, line {at.f_lineno}: {error}")
+            _refuse(error)
             return made
         (_take or add)(found)
         return made
@@ -563,34 +561,28 @@ def level(
 
 
 _take: Callable[[Component], None] | None = None  # gets levels, while `collecting`
-_refused: list[str] | None = None  # where errors of levels go, while `refusing`
+_refuse: Callable[[AblateError], None] | None = None  # gets errors of levels, while `collecting`
 
 
 @contextmanager
-def refusing() -> Iterator[list[str]]:
-    """Yield a list that gets the errors of levels that are refused inside, instead of raising."""
-    global _refused
-    found: list[str] = []
-    _refused = found
-    try:
-        yield found
-    finally:
-        _refused = None
-
-
-@contextmanager
-def collecting(take: Callable[[Component], None]) -> Iterator[None]:
+def collecting(
+    take: Callable[[Component], None], refuse: Callable[[AblateError], None] | None = None
+) -> Iterator[None]:
     """Give the levels that are registered inside to a function, instead of the catalogue.
 
-    The function is called by the decorator, so that it can see what code registers the level.
+    The functions are called by the decorator, so that they can see what code registers the level.
+
+    Args:
+        take: Gets each level.
+        refuse: Gets the error of each level that is refused; by default it is raised.
     """
-    global _take
+    global _take, _refuse
     assert _take is None
-    _take = take
+    _take, _refuse = take, refuse
     try:
         yield
     finally:
-        _take = None
+        _take = _refuse = None
 
 
 def add(component: Component) -> None:
