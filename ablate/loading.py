@@ -12,7 +12,7 @@ import linecache
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -165,7 +165,25 @@ def _unpacked(code: Code) -> Path:
     if not same:
         shutil.rmtree(folder, ignore_errors=True)
         folder = cache.built("code", code.version, build)
+    with cache.usable():
+        _remove_others(folder, {folder / name for name in files})
     return folder
+
+
+def _remove_others(folder: Path, files: Collection[Path]) -> None:
+    """Remove what a package wrote beside its files: the next process would read it.
+
+    The files stay, for another process may be importing them.
+    """
+    kept = {*files, *(above for path in files for above in path.parents)}
+    for at, folders, names in os.walk(folder):  # which passes over what another process removes
+        for path in (Path(at, name) for name in (*folders, *names)):
+            if path in kept:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 # -- what a module changes as it is run ------------------------------------------------------------

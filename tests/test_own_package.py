@@ -325,6 +325,24 @@ def test_a_package_runs_as_it_was_planned_where_it_is_not_installed(lab: Path) -
     assert applied() == 7.0
 
 
+def test_what_a_package_writes_beside_itself_does_not_reach_the_next_process(lab: Path) -> None:
+    text = """from pathlib import Path
+HERE = Path(__file__).parent
+FOUND = sorted(path.name for path in HERE.rglob("*"))
+for folder in (HERE, HERE / "inner", HERE / "made" / "below"):
+    folder.mkdir(exist_ok=True, parents=True)
+    (folder / "state.txt").write_text("1")
+from . import parts
+"""
+    edit(lab, "__init__.py", "", text)
+    (code,) = outside.find(["src/mylab"], lab)
+    first = sys.modules["mylab"].FOUND
+    outside.use(())
+    outside._loaded.clear()  # as in another process
+    outside.use([code])
+    assert first == sys.modules["mylab"].FOUND and applied() == 7.0
+
+
 def test_two_versions_of_a_package_each_import_their_own_modules(lab: Path) -> None:
     edit(lab, "__init__.py", "", "from . import parts\n")
     first = outside.find(["src/mylab"], lab)
