@@ -30,6 +30,7 @@ Loaded: TypeAlias = tuple[loading.Space, list[Component | Metric]]
 # they are used
 _loaded: dict[tuple[Any, ...], Loaded] = {}
 _present: Loaded | None = None  # what is used
+_sources: Sequence[Code] = ()  # of it
 _used: list[Component | Metric] = []  # what of it is registered
 _refused: list[str] | None = None  # errors of levels, while `refusing`
 
@@ -77,7 +78,7 @@ def use(sources: Sequence[Code]) -> tuple[Code, ...]:
     Raises:
         AblateError: As for `find`.
     """
-    global _present
+    global _present, _sources
     known = tuple(
         (code.file, code.name, code.version, *_modules(code), *code.about.get("models", ()))
         for code in sources
@@ -91,7 +92,7 @@ def use(sources: Sequence[Code]) -> tuple[Code, ...]:
             for one in parts:
                 measures.add(one) if isinstance(one, Metric) else catalogue.add(one)
                 _used.append(one)
-            _present = loaded
+            _present, _sources = loaded, tuple(sources)
     found = []
     for code in sources:
         told = {"levels": [[one.factor, one.name, one.meaning, one.source] for one in levels(code)]}
@@ -101,10 +102,21 @@ def use(sources: Sequence[Code]) -> tuple[Code, ...]:
     return tuple(found)
 
 
+@contextmanager
+def restored_on_failure() -> Iterator[None]:
+    """If what is inside fails, use the code again that was used before it."""
+    before = _sources
+    try:
+        yield
+    except BaseException:
+        use(before)
+        raise
+
+
 def _withdraw() -> None:
     """Take back what is registered of code from outside, and its modules."""
-    global _present
-    _present = None
+    global _present, _sources
+    _present, _sources = None, ()
     while _used:
         one = _used.pop()
         measures.remove(one) if isinstance(one, Metric) else catalogue.remove(one)

@@ -363,6 +363,15 @@ def test_a_users_own_import_of_a_package_is_left_alone(
         assert sys.modules["mylab"] is not mine
         outside.use(())
         assert sys.modules["mylab"] is mine
+        alone = THIN.replace("from mylab.helpers import scale", "scale = abs")
+        (lab / "alone.py").write_text(alone)
+        outside.find(["alone.py"], lab)
+        for wrong in ('activation = ["gelu", "labb"]', "n_layr = [1, 2]"):  # used, then refused
+            with pytest.raises(AblateError):
+                keys(lab, '"mylab.parts"', wrong)
+            assert sys.modules["mylab"] is mine
+            names = {one.name for one in CATALOGUE["activation"].levels}
+            assert names & {"thin", "lab"} == {"thin"}
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] == "mylab"]:
             del sys.modules[name]
