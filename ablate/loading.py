@@ -12,7 +12,7 @@ import linecache
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -38,7 +38,7 @@ class Space:
 
     def __init__(self, sources: Sequence[Code]) -> None:
         self.labels = [code.label for code in sources]
-        self._packages = {top: code for code in sources for top in tops(code)}
+        self._codes = {top: code for code in sources for top in tops(code) or [_module(code)]}
         self._folders = {code.label: _unpacked(code) for code in sources if code.files}
         self._copies = tuple(f"{folder}{os.sep}" for folder in self._folders.values())
         self._modules: dict[str, ModuleType] = {}
@@ -64,8 +64,8 @@ class Space:
         return {name: sys.modules.pop(name) for name in names}
 
     def of(self, module: str) -> Code | None:
-        """Return the package that a module of this name is of."""
-        return self._packages.get(module.partition(".")[0])
+        """Return the package or file that a module of this name is of."""
+        return self._codes.get(module.partition(".")[0])
 
     def owns(self, file: str) -> bool:
         """Return whether a file is one of the copy of a package."""
@@ -74,7 +74,7 @@ class Space:
     def spec(self, name: str, path: Sequence[str] | None) -> ModuleSpec | None:
         """Return where a module of a package is; None if there is none of this name."""
         code = self.of(name)
-        if code is None:
+        if code is None or not code.files:
             return None
         found = PathFinder.find_spec(name, path or [str(self._folders[code.label])])
         if found and found.loader is None:  # a folder without __init__.py, found nowhere else
@@ -86,7 +86,7 @@ class Space:
     def run_file(self, code: Code) -> ModuleType:
         """Run a file's text as a module. Tracebacks show the lines of this text."""
         assert code.text is not None
-        module = ModuleType(f"{catalogue.OUTSIDE}{code.version[:16]}")
+        module = ModuleType(_module(code))
         module.__file__ = code.file or code.name
         sys.modules[module.__name__] = module  # where dataclasses and `module = …` look it up
         lines = code.text.splitlines(keepends=True)
@@ -110,6 +110,11 @@ def leave() -> None:
 def tops(code: Code) -> list[str]:
     """Return the names by which the modules of a package begin; empty for a file of its own."""
     return sorted({path.partition("/")[0].removesuffix(".py") for path in code.files})
+
+
+def _module(code: Code) -> str:
+    """Return the name of the module of a file of its own."""
+    return f"{catalogue.OUTSIDE}{code.version[:16]}"
 
 
 class Finder:
@@ -160,7 +165,25 @@ def _unpacked(code: Code) -> Path:
     if not same:
         shutil.rmtree(folder, ignore_errors=True)
         folder = cache.built("code", code.version, build)
+    with cache.usable():
+        _remove_others(folder, {folder / name for name in files})
     return folder
+
+
+def _remove_others(folder: Path, files: Collection[Path]) -> None:
+    """Remove what a package wrote beside its files: the next process would read it.
+
+    The files stay, for another process may be importing them.
+    """
+    kept = {*files, *(above for path in files for above in path.parents)}
+    for at, folders, names in os.walk(folder):  # which passes over what another process removes
+        for path in (Path(at, name) for name in (*folders, *names)):
+            if path in kept:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 # -- what a module changes as it is run ------------------------------------------------------------

@@ -293,10 +293,7 @@ def metric(
         _check_arguments(who, function, given, own=int(of_class))
         text = " ".join(meaning.split())
         row = Metric(name, GOALS[goal], unit, text, made=made, fields=declared)
-        if _collected is None:
-            add(row)
-        else:
-            _collected.append(row)
+        (_take or add)(row)
         return made
 
     return register
@@ -321,20 +318,19 @@ def _check_arguments(
             raise unknown(f"argument of {who}", name, known)
 
 
-_collected: list[Metric] | None = None  # where metrics go, while `collecting`
+_take: Callable[[Metric], None] | None = None  # gets metrics, while `collecting`
 
 
 @contextmanager
-def collecting() -> Iterator[list[Metric]]:
-    """Yield a list that gets the metrics which are registered inside, instead of `METRICS`."""
-    global _collected
-    assert _collected is None
-    found: list[Metric] = []
-    _collected = found
+def collecting(take: Callable[[Metric], None]) -> Iterator[None]:
+    """Give the metrics that are registered inside to a function, instead of `METRICS`."""
+    global _take
+    assert _take is None
+    _take = take
     try:
-        yield found
+        yield
     finally:
-        _collected = None
+        _take = None
 
 
 def add(row: Metric) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, TypeAlias
 
 from ablate import loading, used
@@ -29,7 +30,21 @@ Loaded: TypeAlias = tuple[loading.Space, list[Component | Metric]]
 # they are used
 _loaded: dict[tuple[Any, ...], Loaded] = {}
 _present: Loaded | None = None  # what is used
+_sources: Sequence[Code] = ()  # of it
 _used: list[Component | Metric] = []  # what of it is registered
+_refused: list[str] | None = None  # errors of levels, while `refusing`
+
+
+@contextmanager
+def refusing() -> Iterator[list[str]]:
+    """Yield a list that gets the errors of levels that are refused inside, instead of raising."""
+    global _refused
+    found: list[str] = []
+    _refused = found
+    try:
+        yield found
+    finally:
+        _refused = None
 
 
 def find(names: Sequence[str], folder: Path, models: Sequence[str] = ()) -> tuple[Code, ...]:
@@ -63,7 +78,7 @@ def use(sources: Sequence[Code]) -> tuple[Code, ...]:
     Raises:
         AblateError: As for `find`.
     """
-    global _present
+    global _present, _sources
     known = tuple(
         (code.file, code.name, code.version, *_modules(code), *code.about.get("models", ()))
         for code in sources
@@ -77,7 +92,7 @@ def use(sources: Sequence[Code]) -> tuple[Code, ...]:
             for one in parts:
                 measures.add(one) if isinstance(one, Metric) else catalogue.add(one)
                 _used.append(one)
-            _present = loaded
+            _present, _sources = loaded, tuple(sources)
     found = []
     for code in sources:
         told = {"levels": [[one.factor, one.name, one.meaning, one.source] for one in levels(code)]}
@@ -87,10 +102,21 @@ def use(sources: Sequence[Code]) -> tuple[Code, ...]:
     return tuple(found)
 
 
+@contextmanager
+def restored_on_failure() -> Iterator[None]:
+    """If what is inside fails, use the code again that was used before it."""
+    before = _sources
+    try:
+        yield
+    except BaseException:
+        use(before)
+        raise
+
+
 def _withdraw() -> None:
     """Take back what is registered of code from outside, and its modules."""
-    global _present
-    _present = None
+    global _present, _sources
+    _present, _sources = None, ()
     while _used:
         one = _used.pop()
         measures.remove(one) if isinstance(one, Metric) else catalogue.remove(one)
@@ -166,25 +192,70 @@ def _load(sources: Sequence[Code]) -> tuple[loading.Space, list[Component | Metr
     space, needs = loading.Space(sources), used.needs(sources)
     origins = {code.label: (code.label, *needs[code.label]) for code in sources}
     found: list[Component | Metric] = []
+    known = {label for code in sources for label in needs[code.label]}  # need no levels
     space.enter()
     try:
         with loading.closed():
             for code in sources:
-                with catalogue.collecting() as components, measures.collecting() as rows:
-                    _run(code, space)
-                registered: list[Component | Metric] = [*components, *rows]
-                for one in registered:
-                    # of a package that this code imports, if the package has it
-                    made = one.made if isinstance(one, Metric) else type(one)
-                    owner = space.of(getattr(made, "__module__", "")) or code
-                    found.append(replace(one, origin=origins[owner.label]))
+                refused = len(_refused or ())
+                found += _registered(code, space, origins)
+                if len(_refused or ()) > refused:
+                    known.add(code.label)
     finally:
         loading.leave()
-    serving = {label for code in sources for label in needs[code.label]}
+    known |= {one.origin[0] for one in found}
     for code in sources:
-        if code.label not in serving and not any(one.origin[0] == code.label for one in found):
+        if code.label not in known:
             raise AblateError(_registers_nothing(code))
     return space, found
+
+
+def _registered(
+    code: Code, space: loading.Space, origins: Mapping[str, Sequence[str]]
+) -> list[Component | Metric]:
+    """Run code, and return the levels and metrics that it registers, with their origin.
+
+    It begins with the code whose module registers the part. A function of another package that
+    registers it, and the package that its class is of, belong to it too.
+    """
+    found: list[Component | Metric] = []
+
+    def take(one: Component | Metric) -> None:
+        made = one.made if isinstance(one, Metric) else type(one)
+        owners = [by for by, _ in reversed(_callers(space))] or [code]
+        owners += filter(None, [space.of(getattr(made, "__module__", ""))])
+        labels = dict.fromkeys(label for owner in owners for label in origins[owner.label])
+        found.append(replace(one, origin=tuple(labels)))
+
+    def refuse(error: AblateError) -> None:
+        assert _refused is not None
+        at = [
+            f"{shown(frame.f_code.co_filename, space.labels)}, line {frame.f_lineno}: "
+            for _, frame in _callers(space)
+        ]
+        _refused.append(f"{at[0] if at else ''}{error}")
+
+    refusing = None if _refused is None else refuse
+    with catalogue.collecting(take, refusing), measures.collecting(take):
+        _run(code, space)
+    return found
+
+
+def _callers(space: loading.Space) -> list[tuple[Code, FrameType]]:
+    """Return the code that calls `level` or `metric`, innermost first, up to its module."""
+    found = []
+    frame: FrameType | None = sys._getframe(3)  # calls the decorator, which calls `take`
+    while frame and not _imports(frame):
+        if code := space.of(frame.f_globals.get("__name__", "")):
+            found.append((code, frame))
+        frame = frame.f_back
+    return found
+
+
+def _imports(frame: FrameType) -> bool:
+    """Whether a function is one that runs modules: Python's, or one of ablate."""
+    ours = str(frame.f_globals.get("__name__", "")).partition(".")[0] == "ablate"
+    return ours or frame.f_code.co_filename.startswith("<frozen importlib")
 
 
 def _registers_nothing(code: Code) -> str:

@@ -325,6 +325,24 @@ def test_a_package_runs_as_it_was_planned_where_it_is_not_installed(lab: Path) -
     assert applied() == 7.0
 
 
+def test_what_a_package_writes_beside_itself_does_not_reach_the_next_process(lab: Path) -> None:
+    text = """from pathlib import Path
+HERE = Path(__file__).parent
+FOUND = sorted(path.name for path in HERE.rglob("*"))
+for folder in (HERE, HERE / "inner", HERE / "made" / "below"):
+    folder.mkdir(exist_ok=True, parents=True)
+    (folder / "state.txt").write_text("1")
+from . import parts
+"""
+    edit(lab, "__init__.py", "", text)
+    (code,) = outside.find(["src/mylab"], lab)
+    first = sys.modules["mylab"].FOUND
+    outside.use(())
+    outside._loaded.clear()  # as in another process
+    outside.use([code])
+    assert first == sys.modules["mylab"].FOUND and applied() == 7.0
+
+
 def test_two_versions_of_a_package_each_import_their_own_modules(lab: Path) -> None:
     edit(lab, "__init__.py", "", "from . import parts\n")
     first = outside.find(["src/mylab"], lab)
@@ -345,6 +363,15 @@ def test_a_users_own_import_of_a_package_is_left_alone(
         assert sys.modules["mylab"] is not mine
         outside.use(())
         assert sys.modules["mylab"] is mine
+        alone = THIN.replace("from mylab.helpers import scale", "scale = abs")
+        (lab / "alone.py").write_text(alone)
+        outside.find(["alone.py"], lab)
+        for wrong in ('activation = ["gelu", "labb"]', "n_layr = [1, 2]"):  # used, then refused
+            with pytest.raises(AblateError):
+                keys(lab, '"mylab.parts"', wrong)
+            assert sys.modules["mylab"] is mine
+            names = {one.name for one in CATALOGUE["activation"].levels}
+            assert names & {"thin", "lab"} == {"thin"}
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] == "mylab"]:
             del sys.modules[name]
@@ -379,6 +406,94 @@ def test_an_edited_file_of_a_package_makes_new_runs_of_what_imports_it(lab: Path
         path.write_bytes(b"x")
     (lab / "src" / "mylab" / "mine.toml").write_text('question = "?"\n[factors]\n')
     assert keys(lab, use, levels) == second
+
+
+FACTORY = """
+import torch
+from torch import nn
+from ablate import level
+
+SCALE = 2.0
+
+def make(scale):
+    class Scaled(nn.Module):
+        def forward(self, x):
+            return scale * torch.relu(x)
+    return Scaled
+
+def add(name, scale):
+    level("activation", name, meaning="x")(make(scale))
+
+class Whole(nn.Module):
+    def forward(self, x):
+        return SCALE * x
+
+def squares(losses):
+    return losses**2
+
+level("activation", "lab", meaning="x")(Whole)
+"""
+REGISTERS = """
+from ablate import level, metric
+from mylab.factory import Whole, add, make, squares
+
+level("activation", "made", meaning="x")(make(0.5))
+add("added", 0.5)
+level("activation", "whole", meaning="x")(Whole)
+"""
+
+
+def test_a_part_is_of_the_code_that_registers_it_and_of_the_package_of_its_class(lab: Path) -> None:
+    (lab / "src" / "mylab" / "factory.py").write_text(FACTORY)
+    (lab / "thin.py").write_text(REGISTERS)
+    levels = 'activation = ["gelu", "made", "added", "whole", "lab"]'
+    names = {f"activation={one}" for one in ("made", "added", "whole")}
+
+    def changed(before: dict[str, str]) -> set[str]:
+        after = keys(lab, '"thin.py", "src/mylab"', levels)
+        return {cell for cell in after if after[cell] != before[cell]}
+
+    first = keys(lab, '"thin.py", "src/mylab"', levels)
+    (lab / "thin.py").write_text(REGISTERS.replace("0.5", "0.9"))
+    assert changed(first) == names
+    second = keys(lab, '"thin.py", "src/mylab"', levels)
+    edit(lab, "factory.py", "2.0", "3.0")
+    assert changed(second) == {*names, "activation=lab"}
+
+
+@pytest.mark.parametrize(
+    "registers",
+    [
+        'level("activation", "own", meaning="x")(make(0.5))',
+        'add("own", 0.5)',
+        'metric("own", goal="lower", meaning="x")(squares)',
+    ],
+)
+def test_a_file_may_register_what_a_package_has(registers: str, lab: Path) -> None:
+    (lab / "src" / "mylab" / "factory.py").write_text(FACTORY)
+    (lab / "thin.py").write_text("\n".join([*REGISTERS.splitlines()[:3], registers]))
+    file, package = outside.find(["thin.py", "src/mylab"], lab)
+    (one,) = [*outside.levels(file), *outside.metrics(file)]
+    assert one.name == "own" and one.origin == (file.label, package.label)
+
+
+def test_a_package_may_register_what_another_package_has(lab: Path) -> None:
+    (lab / "src" / "mylab" / "factory.py").write_text(FACTORY)
+    other = lab / "src" / "other"
+    other.mkdir()
+    (other / "__init__.py").write_text(REGISTERS)
+    found = outside.find(["src/other", "src/mylab"], lab)
+    assert [one.name for one in outside.levels(found[0])] == ["made", "added", "whole"]
+
+
+def test_a_class_that_other_code_collects_and_registers_is_of_its_own_file_too(lab: Path) -> None:
+    edit(lab, "__init__.py", "", "PARTS = []\n")
+    (lab / "thin.py").write_text(f"import mylab\n{THIN}\nmylab.PARTS.append(Thin)\n")
+    last = 'from ablate import level\nimport mylab\nlevel("activation", "own", meaning="x")'
+    (lab / "last.py").write_text(f"{last}(mylab.PARTS[0])\n")
+    thin, package, file = outside.find(["thin.py", "src/mylab", "last.py"], lab)
+    (one,) = outside.levels(file)
+    assert one.origin == (file.label, package.label, thin.label)
 
 
 def test_a_whole_model_of_a_package_is_named_by_its_module(

@@ -18,6 +18,7 @@ import ablate
 from ablate import outside, sizes
 from ablate.code import of_text
 from ablate.components import CATALOGUE, catalogue
+from ablate.components.base import Component
 from ablate.components.mlp import Activation
 from ablate.config import RunConfig
 from ablate.errors import AblateError
@@ -195,7 +196,8 @@ class BuiltIn(Activation):
 
 
 def test_a_plain_activation_equals_a_built_in_one_and_a_hand_written_mlp() -> None:
-    with catalogue.collecting() as found:
+    found: list[Component] = []
+    with catalogue.collecting(found.append):
         ablate.level("activation", "built-in", meaning="relu(x)²")(BuiltIn)
     catalogue.add(found[0])
     try:

@@ -216,3 +216,24 @@ class Same(nn.Module):
     assert "ok     causality" in out
     code, out, _ = ablate("check", "one.py")
     assert code == 1 and "FAILED one.py, line 5" in out
+    (tmp_path / "good.py").write_text(f"from torch import nn\nfrom ablate import level\n{norm}")
+    code, out, _ = ablate("check", "one.py", "good.py")
+    assert code == 1 and "FAILED one.py, line 5" in out and "ok     causality" in out
+    (tmp_path / "one.py").write_text(f"{refused}raise RuntimeError('later')\n")
+    code, out, error = ablate("check", "one.py", "good.py")
+    assert code == 2 and "FAILED one.py, line 5" in out
+    assert "one.py, line 8: RuntimeError: later" in error and error.count("\n") == 1
+
+
+def test_a_refused_level_is_named_by_its_place_in_the_users_code(
+    ablate: Run, tmp_path: Path
+) -> None:
+    """A whole model is registered by ablate, and the files of a package are run from a copy."""
+    (tmp_path / "my_model.py").write_text(MODEL.replace("n_vocab, d_model):", "n_vocabb):"))
+    code, out, _ = ablate("check", "my_model.py:Model")
+    assert code == 1 and "FAILED architecture level 'my_model.py:Model'" in out
+    (tmp_path / "lab").mkdir()
+    text = 'from ablate import level\nlevel("objective", "mine", meaning="x")(abs)\n'
+    (tmp_path / "lab" / "__init__.py").write_text(text)
+    code, out, _ = ablate("check", "./lab")
+    assert code == 1 and "FAILED lab/__init__.py, line 2: objective level 'mine'" in out

@@ -36,22 +36,18 @@ def check(
 
     from ablate import outside, used
     from ablate.code import short
-    from ablate.components import catalogue
-    from ablate.errors import AblateError
     from ablate.study.values import label
     from ablate.trying import tried, tried_metric
 
     models = [name for name in files if used.MODEL.fullmatch(name)]
-    with catalogue.refusing() as refused:
+    out = console()
+    with outside.refusing() as refused:
         try:
             found = outside.find([name for name in files if name not in models], Path(), models)
-        except AblateError:
-            if not refused:
-                raise
-            found = ()  # such as a file of which nothing else registers
-    out, failed = console(), len(refused)
-    for error in refused:
-        out.print(f"FAILED {error}", markup=False)
+        finally:  # also where the import of a file fails after that
+            for error in refused:
+                out.print(f"FAILED {error}", markup=False)
+    failed = len(refused)
     for code in found:
         out.print(f"{code.name} ({short(code.version)})", style="bold", markup=False)
         levels, metrics = outside.levels(code), outside.metrics(code)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -551,47 +550,39 @@ def level(
         try:
             found = component(made)
         except AblateError as error:
-            if _refused is None:
+            if _refuse is None:
                 raise
-            at = sys._getframe(1)
-            _refused.append(f"{at.f_code.co_filename}, line {at.f_lineno}: {error}")
+            _refuse(error)
             return made
-        if _collected is None:
-            add(found)
-        else:
-            _collected.append(found)
+        (_take or add)(found)
         return made
 
     return register
 
 
-_collected: list[Component] | None = None  # where levels go, while `collecting`
-_refused: list[str] | None = None  # where errors of levels go, while `refusing`
+_take: Callable[[Component], None] | None = None  # gets levels, while `collecting`
+_refuse: Callable[[AblateError], None] | None = None  # gets errors of levels, while `collecting`
 
 
 @contextmanager
-def refusing() -> Iterator[list[str]]:
-    """Yield a list that gets the errors of levels that are refused inside, instead of raising."""
-    global _refused
-    found: list[str] = []
-    _refused = found
-    try:
-        yield found
-    finally:
-        _refused = None
+def collecting(
+    take: Callable[[Component], None], refuse: Callable[[AblateError], None] | None = None
+) -> Iterator[None]:
+    """Give the levels that are registered inside to a function, instead of the catalogue.
 
+    The functions are called by the decorator, so that they can see what code registers the level.
 
-@contextmanager
-def collecting() -> Iterator[list[Component]]:
-    """Yield a list that gets the levels which are registered inside, instead of the catalogue."""
-    global _collected
-    assert _collected is None
-    found: list[Component] = []
-    _collected = found
+    Args:
+        take: Gets each level.
+        refuse: Gets the error of each level that is refused; by default it is raised.
+    """
+    global _take, _refuse
+    assert _take is None
+    _take, _refuse = take, refuse
     try:
-        yield found
+        yield
     finally:
-        _collected = None
+        _take = _refuse = None
 
 
 def add(component: Component) -> None:

@@ -101,11 +101,12 @@ def parse(text: str, path: Path) -> Study:
     """Return the study in the text of a file.
 
     Raises:
-        AblateError: with the line in `path`, for the first thing that is not valid.
+        AblateError: with the line in `path`, for the first thing that is not valid. Code that the
+            file uses is then withdrawn again.
     """
     source = Source(path, text)
     file = _read(source)
-    with _naming_parts(file, path.parent):
+    with outside.restored_on_failure(), _naming_parts(file, path.parent):
         return _study(source, file)
 
 
