@@ -82,7 +82,7 @@ pieces = {{ tokenizer = "bpe:300", document_mask = "attention" }}
 MASKED = f"""
 name = "masked"
 question = "Do masks leave?"
-metric = "bits_per_byte"
+metric = "era_accuracy"
 seeds = 1
 [base]
 {SIZES.format(tokens=128 * 12)}
