@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -187,10 +188,15 @@ class WorkerPool:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if error and self._queue:
             self._leave(self._queue)  # the next launcher goes on with its jobs
-        self._stack.__exit__(None if error is None else type(error), error, None)
+        self._stack.__exit__(kind, error, trace)
 
     def _record(self, _: object, error: BaseException | None, __: object) -> None:
         """Leave why this launcher ended for the attempts that have not: it may be a full disk."""
