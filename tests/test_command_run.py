@@ -377,13 +377,19 @@ def test_a_script_that_ignores_its_seed_is_named(
     ]
 
 
-@pytest.mark.parametrize("reads", ["bool", "'true'.__eq__"])
+@pytest.mark.parametrize(
+    ("reads", "steps", "ignored"),
+    [("bool", "1, 2", True), ("'true'.__eq__", "1, 2", False), ("bool", "2,", False)],
+    ids=["ignored", "read", "two points in all"],
+)
 @pytest.mark.parametrize("levels", ["[false, true]", "['a', 'true']"])
-def test_a_script_that_ignores_a_factor_is_named(tmp_path: Path, reads: str, levels: str) -> None:
+def test_a_script_that_ignores_a_factor_is_named(
+    tmp_path: Path, reads: str, steps: str, ignored: bool, levels: str
+) -> None:
     script, file, path = tmp_path / "train.py", tmp_path / "own.toml", tmp_path / "a.db"
     script.write_text(
         f"import sys\nread = {reads}\n"
-        "for step in (1, 2):\n"
+        f"for step in ({steps}):\n"
         "    score = int(sys.argv[2]) / step + read(sys.argv[1])\n"
         'print(\'{"step": %d, "score": %s}\' % (step, score))\n'.replace("print", "    print")
     )
@@ -393,7 +399,7 @@ def test_a_script_that_ignores_a_factor_is_named(tmp_path: Path, reads: str, lev
     )
     _, said = launch(plan(load(str(file))), path, executor=scripts)
     found = analysis.findings("own", str(path)).of(records.SameArms)
-    ignored, hinted = reads == "bool", "false" in levels
+    hinted = "false" in levels
     assert [one.seeds for one in found] == [(0, 1)] * ignored
     with store.open(str(path)) as db:
         answer = report.answer(report.gather(db, "own"))
