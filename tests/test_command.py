@@ -459,6 +459,30 @@ def test_links_out_of_the_work_tree_count_with_the_sources_they_lead_to(tmp_path
     assert version(main) in seen
 
 
+def test_links_to_folders_of_too_many_files_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a data set, or a home folder."""
+    monkeypatch.setattr(snapshot, "LINKED", 3)
+    outside = tmp_path / "outside"
+    (outside / "deep").mkdir(parents=True)
+    for name in ("net.py", "deep/a.txt", "deep/b.txt"):
+        (outside / name).write_text("1")
+    main = repository(tmp_path / "main", train_py="")
+    (main / "lib").symlink_to(outside)
+    git(main, "add", ".")
+    git(main, "commit", "-qm", "link")
+    before = version(main)
+    (outside / "net.py").write_text("2")
+    three = version(main)
+    assert three != before
+    (outside / "deep" / "c.txt").write_text("1")
+    four = version(main)
+    assert four not in (before, three)
+    (outside / "net.py").write_text("3")
+    assert version(main) == four
+
+
 def test_a_listed_link_that_git_does_not_track_counts_by_its_content(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text("1")
     (tmp_path / "train.py").symlink_to("net.py")
