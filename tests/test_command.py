@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,7 @@ GOOD: dict[str, str] = {
     "goal": '"lower"',
     "seeds": "3",
 }
+LIB = "lib/__init__.py lib/net.py lib/norm.py"  # what lib.net imports in a test
 RUN = f'"{sys.executable} train.py --norm {{norm}} --lr {{lr}} --seed {{seed}}"'
 
 
@@ -322,10 +324,13 @@ def test_data_that_git_does_not_track_counts_where_code_lists_it(tmp_path: Path)
             f"{sys.executable} ./train.py",
             "lib/__init__.py lib/net.py lib/norm.py other.py train.py",
         ),
-        ("python -m lib.net", "lib/__init__.py lib/net.py lib/norm.py"),
+        ("python -m lib.net", LIB),
         ("env A=1 python -m lib", "lib/__init__.py lib/__main__.py other.py"),
         ("sh plain.sh -m lib", "plain.sh"),
         (f"{sys.executable} -m elsewhere.train", ""),
+        (f"{shutil.which('nohup')} {sys.executable} -m lib.net", LIB),
+        (f"{shutil.which('nice')} -n 5 python -m lib.net", LIB),
+        (f"{shutil.which('setsid')} ./plain.sh {sys.executable} -m lib.net", f"plain.sh {LIB}"),
     ],
 )
 def test_outside_of_git_code_is_the_script_and_the_modules_it_imports(
@@ -347,6 +352,9 @@ def test_outside_of_git_code_is_the_script_and_the_modules_it_imports(
     run = f'"{run} --norm {{norm}} --lr {{lr}} --seed {{seed}}"'
     before = study(tmp_path, run=run)
     assert all(name in " ".join(before.about) for name in files.split())
+    if files:  # nohup and the like have no part in it
+        (code,) = (line for line in before.about if line.startswith("Code: "))
+        assert "bin/" not in code
     for name in texts:
         (tmp_path / name).write_text(f"{texts[name]}# changed\n")
         assert bool(keys(study(tmp_path, run=run)) & keys(before)) is (name not in files), name
@@ -449,6 +457,30 @@ def test_links_out_of_the_work_tree_count_with_the_sources_they_lead_to(tmp_path
     assert len(seen) == 4
     (outside / "lib" / "weights.bin").write_text("1")
     assert version(main) in seen
+
+
+def test_links_to_folders_of_too_many_files_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a data set, or a home folder."""
+    monkeypatch.setattr(snapshot, "LINKED", 3)
+    outside = tmp_path / "outside"
+    (outside / "deep").mkdir(parents=True)
+    for name in ("net.py", "deep/a.txt", "deep/b.txt"):
+        (outside / name).write_text("1")
+    main = repository(tmp_path / "main", train_py="")
+    (main / "lib").symlink_to(outside)
+    git(main, "add", ".")
+    git(main, "commit", "-qm", "link")
+    before = version(main)
+    (outside / "net.py").write_text("2")
+    three = version(main)
+    assert three != before
+    (outside / "deep" / "c.txt").write_text("1")
+    four = version(main)
+    assert four not in (before, three)
+    (outside / "net.py").write_text("3")
+    assert version(main) == four
 
 
 def test_a_listed_link_that_git_does_not_track_counts_by_its_content(tmp_path: Path) -> None:

@@ -308,22 +308,26 @@ class Evicting(InProcessExecutor):
 
 
 @pytest.mark.parametrize(
-    ("saved", "step", "counts"),
-    [
-        ("os.devnull", "1", {"failed": 2}),
-        ("os.environ['ABLATE_CHECKPOINTS'] + '/state'", "1", {"complete": 2}),
-        ("sys.argv[1] + '.state'", "done", {"complete": 2}),
+    ("saved", "begins", "step", "number"),
+    [  # where it saves, what it does at each start, the step it reports, its stops, 6 of them if it
+        # completes
+        ("os.devnull", "", "1", 3),
+        # the first attempt leaves a file that is new
+        ("os.devnull", "open(folder + '/config.yaml', 'w').write('lr: 0.1')", "1", 4),
+        ("folder + '/state'", "", "1", 6),
+        ("sys.argv[1] + '.state'", "", "done", 6),
     ],
-    ids=["nothing", "checkpoint", "elsewhere"],
+    ids=["nothing", "its configuration", "checkpoint", "elsewhere"],
 )
 def test_a_script_that_is_stopped_again_and_again_fails_unless_it_gets_further(
-    tmp_path: Path, saved: str, step: str, counts: dict[str, int]
+    tmp_path: Path, saved: str, begins: str, step: str, number: int
 ) -> None:
     script, file = tmp_path / "train.py", tmp_path / "own.toml"
     script.write_text(
-        f"import os, sys, time\nfile = {saved}\n"
-        "done = 1 + (len(open(file).read()) if os.path.exists(file) else 0)\n"
-        "open(file, 'a').write('x')\n"
+        "import os, sys, time\nfolder = os.environ['ABLATE_CHECKPOINTS']\n"
+        f"file = {saved}\n{begins}\n"
+        "done = 1 + int((os.path.exists(file) and open(file).read()) or 0)\n"
+        "open(file, 'w').write('%9d' % done)\n"
         f'print(\'{{"step": %d, "score": %d}}\' % ({step}, done))\n'
         "done > 6 or time.sleep(20)\n"
     )
@@ -336,14 +340,13 @@ def test_a_script_that_is_stopped_again_and_again_fails_unless_it_gets_further(
         return Evicting([Device("cpu", 1 << 30, 1)] * 2, PlainTrainer)
 
     outcome, said = launch(plan(load(str(file))), tmp_path / "a.db", executor=evicting)
-    assert outcome.counts == counts, said
+    assert outcome.counts == {"complete" if number == 6 else "failed": 2}, said
     stopped = "SELECT run_id, count(*) FROM attempt WHERE status = 'stopped' GROUP BY 1"
-    number = 3 if "failed" in counts else 6
     assert rows(tmp_path / "a.db", stopped) == [(1, number), (2, number)]
-    if "failed" in counts:
+    if number < 6:
         errors = rows(tmp_path / "a.db", "SELECT error FROM attempt WHERE status = 'failed'")
         assert len(errors) == 2 and all("$ABLATE_CHECKPOINTS" in one for (one,) in errors)
-        assert said.count("fails after 3") == 1
+        assert said.count("After 3 such attempts") == 1
 
 
 def test_two_scripts_share_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,13 +380,19 @@ def test_a_script_that_ignores_its_seed_is_named(
     ]
 
 
-@pytest.mark.parametrize("reads", ["bool", "'true'.__eq__"])
+@pytest.mark.parametrize(
+    ("reads", "steps", "ignored"),
+    [("bool", "1, 2", True), ("'true'.__eq__", "1, 2", False), ("bool", "2,", False)],
+    ids=["ignored", "read", "two points in all"],
+)
 @pytest.mark.parametrize("levels", ["[false, true]", "['a', 'true']"])
-def test_a_script_that_ignores_a_factor_is_named(tmp_path: Path, reads: str, levels: str) -> None:
+def test_a_script_that_ignores_a_factor_is_named(
+    tmp_path: Path, reads: str, steps: str, ignored: bool, levels: str
+) -> None:
     script, file, path = tmp_path / "train.py", tmp_path / "own.toml", tmp_path / "a.db"
     script.write_text(
         f"import sys\nread = {reads}\n"
-        "for step in (1, 2):\n"
+        f"for step in ({steps}):\n"
         "    score = int(sys.argv[2]) / step + read(sys.argv[1])\n"
         'print(\'{"step": %d, "score": %s}\' % (step, score))\n'.replace("print", "    print")
     )
@@ -393,7 +402,7 @@ def test_a_script_that_ignores_a_factor_is_named(tmp_path: Path, reads: str, lev
     )
     _, said = launch(plan(load(str(file))), path, executor=scripts)
     found = analysis.findings("own", str(path)).of(records.SameArms)
-    ignored, hinted = reads == "bool", "false" in levels
+    hinted = "false" in levels
     assert [one.seeds for one in found] == [(0, 1)] * ignored
     with store.open(str(path)) as db:
         answer = report.answer(report.gather(db, "own"))

@@ -6,11 +6,13 @@ import io
 import os
 import re
 import signal
+import threading
 import time
 from pathlib import Path
 
 import pytest
 import stub_worker
+from in_process import InProcessExecutor
 from launch_helpers import (
     Launcher,
     at_work,
@@ -26,6 +28,8 @@ from rich.console import Console
 from ablate import journal, store
 from ablate.errors import AblateError
 from ablate.launch import pool
+from ablate.launch.devices import Device
+from ablate.launch.executor import Ended
 from ablate.store import status
 from ablate.study_run import Outcome
 
@@ -384,6 +388,46 @@ def test_a_worker_is_free_when_it_reports_it_not_when_its_journal_ends(tmp_path,
     plan, path = small_plan(tmp_path, [1e-3, 2e-3]), tmp_path / "a.db"
     assert launch(plan, path)[0] == Outcome({"complete": 2}, 0)
     assert rows(path, "SELECT count(*) FROM attempt") == [(2,)]
+
+
+class Stops(InProcessExecutor):
+    """Ends the first four jobs: before they have begun, or at their first step."""
+
+    begun, evicted, left = False, False, 4
+
+    def submit(self, slot, job, journals):
+        if not self.left:
+            return super().submit(slot, job, journals)
+        self.left, handle = self.left - 1, next(self._handles)
+        self._jobs[handle] = slot, threading.Event()
+        if self.begun:
+            with journal.Journal(journals[0]) as written:
+                written.append("start", step=0, device="cpu", threads=1)
+        self._ended.put(Ended(handle, "stopped", "its worker ended", evicted=self.evicted))
+        return handle
+
+
+@pytest.mark.parametrize(
+    ("begun", "evicted", "tries"),
+    [
+        (False, False, ["stopped"] * 4 + ["complete"]),
+        (False, True, ["stopped"] * 3 + ["failed"]),
+        (True, False, ["stopped"] * 3 + ["failed"]),
+    ],
+    ids=["no worker starts", "its machine is taken", "it had begun"],
+)
+def test_stops_count_against_a_run_unless_its_worker_did_not_start(
+    tmp_path, monkeypatch, begun, evicted, tries
+):
+    monkeypatch.setattr(Stops, "begun", begun)
+    monkeypatch.setattr(Stops, "evicted", evicted)
+    plan, path = small_plan(tmp_path, [1e-3]), tmp_path / "a.db"
+
+    def executor():
+        return Stops([Device("cpu", 8 << 30, 1)], stub_worker.Stub)
+
+    assert launch(plan, path, executor=executor)[0].counts == {tries[-1]: 1}
+    assert [status for status, _ in attempts(path, 1e-3)] == tries
 
 
 def test_no_worker_starts(tmp_path, monkeypatch):

@@ -41,21 +41,18 @@ def thresholds(data: StudyData) -> Iterator[records.Threshold]:
             )
 
 
-def same_seeds(data: StudyData) -> Iterator[records.SameSeeds]:
-    """Yield the cells of a script in which seeds have identical curves."""
+def same_curves(data: StudyData) -> Iterator[records.SameSeeds | records.SameArms]:
+    """Yield the cells of a script in which seeds have identical curves, and those whose curves
+    equal the baseline's for every seed.
+    """
     if not data.study.own:
         return
-    named = named_cells(data)
-    for one in status.same_seeds(data.db, data.study.name):
-        if one.cell in named:
-            yield records.SameSeeds(**named[one.cell], seeds=one.seeds, of=one.of)
-
-
-def same_arms(data: StudyData) -> Iterator[records.SameArms]:
-    """Yield the cells of a script whose curves equal those of their baselines for every seed."""
-    if data.study.own:
-        for one in status.same_arms(data.db, data.study.name):
-            yield records.SameArms(**vars(one))
+    curves, named = status.curves(data.db, data.study.name), named_cells(data)
+    for seeds in status.same_seeds(curves):
+        if seeds.cell in named:
+            yield records.SameSeeds(**named[seeds.cell], seeds=seeds.seeds, of=seeds.of)
+    for arms in status.same_arms(data.db, data.study.name, curves):
+        yield records.SameArms(**vars(arms))
 
 
 def partly_reported(data: StudyData) -> Iterator[records.PartlyReported]:

@@ -230,7 +230,6 @@ def forget(
 
 def require(db: str | None) -> None:
     """Raise `AblateError` if the database does not exist."""
-
     if not exists(locate(db)):
         raise AblateError(
             f"database {locate(db)} does not exist; `ablate run` creates it, --db or ABLATE_DB"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -54,6 +56,7 @@ START = 300.0
 STALL, STALL_STEPS = 300.0, 20
 # the same while it is set up or compiled, makes its first step or writes a checkpoint
 STALL_LONG = 1800.0
+PART = 1 << 16  # bytes of each part of a script's checkpoint by which a new one is known
 # Most seconds of silence that one reading of the journals counts: while this process was stopped,
 # or its host asleep, workers may have been so too.
 STEP = 5.0
@@ -187,10 +190,15 @@ class WorkerPool:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if error and self._queue:
             self._leave(self._queue)  # the next launcher goes on with its jobs
-        self._stack.__exit__(None if error is None else type(error), error, None)
+        self._stack.__exit__(kind, error, trace)
 
     def _record(self, _: object, error: BaseException | None, __: object) -> None:
         """Leave why this launcher ended for the attempts that have not: it may be a full disk."""
@@ -490,7 +498,8 @@ class WorkerPool:
     def _stopped(self, run: Candidate, ended: Running) -> None:
         """Give a run up that was stopped again and again without progress; warn before that."""
         folder = self._db.outputs / run.run.key[:12] / CHECKPOINTS
-        known = self._scheduler.stop(run, ended.step, ended.saved or frozenset(_times(folder)))
+        saved = {ended.saved} if ended.saved else _contents(folder)
+        known = self._scheduler.stop(run, ended.step, frozenset(saved))
         if not known.times:
             return
         longer = (
@@ -569,11 +578,22 @@ class WorkerPool:
             self._executor.cancel(handle, kill=kill)
 
 
-def _times(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the files of a folder, and when they were written."""
+def _contents(folder: Path) -> Iterator[tuple[Path, int, bytes]]:
+    """Yield the files of a folder, each with its size and a digest of three parts of its content.
+
+    When they were written tells nothing: a script may write its configuration at each start. Three
+    parts, because checkpoints may have gigabytes, and training changes all of a checkpoint.
+    """
     for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # a script may be removing it
-            yield path, path.stat().st_mtime_ns
+        # a script may be removing it
+        with contextlib.suppress(OSError):
+            if path.is_file():
+                size, digest = path.stat().st_size, hashlib.sha256()
+                with path.open("rb") as file:
+                    for at in (0, size // 2, max(0, size - PART)):
+                        file.seek(at)
+                        digest.update(file.read(PART))
+                yield path, size, digest.digest()
 
 
 def _elsewhere(status: str) -> tuple[str, str]:

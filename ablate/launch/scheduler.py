@@ -64,12 +64,12 @@ class Stopped:
     Attributes:
         times: Attempts in a row that have made no progress.
         step: The furthest that any attempt has reached.
-        saved: What the newest checkpoint is known by; falsy before the first.
+        saved: What the newest checkpoint is known by; empty before the first.
     """
 
     times: int = 0
     step: int = 0
-    saved: Hashable = None
+    saved: frozenset[Hashable] = frozenset()
 
 
 class Scheduler:
@@ -139,7 +139,7 @@ class Scheduler:
         self.stopped |= failed and self._fail_fast
         return failed or status in ACCEPTED
 
-    def stop(self, run: Candidate, step: int, saved: Hashable) -> Stopped:
+    def stop(self, run: Candidate, step: int, saved: frozenset[Hashable]) -> Stopped:
         """Record that an attempt of a run was stopped; return what is known of its stops.
 
         An attempt has made progress if it left a new checkpoint, or reached a further step than
@@ -148,7 +148,7 @@ class Scheduler:
         Args:
             run: The run.
             step: The last step that it reached.
-            saved: What its newest checkpoint is known by; falsy if it left none.
+            saved: What its newest checkpoint is known by; empty if it left none.
         """
         before = self._stops.get(run.run.key)
         known = before or Stopped()

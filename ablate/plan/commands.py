@@ -24,10 +24,11 @@ from ablate.study.template import filled, placeholders
 from ablate.units import duration, listed
 
 WORK_TREE = "work tree"  # the name of code as it is on the disk
-# programs that read the code of a run, and are none themselves
+# programs that read the code of a run, or start those that do, and are none themselves
 _PROGRAM = re.compile(
-    r"(python|pypy|(ba|da|z|k|fi)?sh|julia|Rscript|R|node|perl|ruby|lua|env|uv|torchrun|accelerate"
-    r"|deepspeed|srun|mpirun|mpiexec)[\d.]*"
+    r"(i?python|pypy|(ba|da|z|k|fi)?sh|julia|Rscript|R|node|perl|ruby|lua|env|uv|torchrun"
+    r"|accelerate|deepspeed|srun|mpirun|mpiexec|nohup|nice|ionice|numactl|taskset|chrt|setsid"
+    r"|stdbuf|time|timeout|apptainer|singularity|poetry|pixi|conda|mamba|micromamba)[\d.]*"
 )
 SCRIPTS = (".py", ".sh", ".R", ".jl", ".pl", ".rb", ".lua", ".js")  # ends of their names
 
@@ -159,16 +160,18 @@ class CommandResolver:
 def _files(command: Command) -> Iterator[str]:
     """Yield the files that a command line names, and the modules beside them that they import."""
     folder, words = command.folder, command.words
-    first = True
+    before_script = True  # after it, -m is an option of the script
     for k, word in enumerate(words):
         if placeholders([word]):
             continue
         path, named = folder / word, []
-        if path.is_file() and not _PROGRAM.fullmatch(path.name):
-            first = False
+        if _PROGRAM.fullmatch(path.name):  # also after the image of a container, or a wrapper
+            before_script = True
+        elif path.is_file():
+            before_script = False
             yield word
             named = snapshot.modules(path.parent, [path])[1:] if path.suffix == ".py" else []
-        elif first and word == "-m" and k + 1 < len(words):  # python -m package.module
+        elif before_script and word == "-m" and k + 1 < len(words):  # python -m package.module
             name = words[k + 1]
             files = [*snapshot.module(folder, name), *snapshot.module(folder, f"{name}.__main__")]
             named = snapshot.modules(folder, files)

@@ -160,11 +160,12 @@ class SameArms:
 
 
 Curve = tuple[tuple[int, float | None], ...]  # step and value of each point
+Curves = dict[str, dict[int, Curve]]  # cell → seed → curve
 
 
-def _curves(db: Database, study: str) -> dict[str, dict[int, Curve]]:
-    """Cell → seed → the curve of the metric, of the complete runs of a script or of another tool
-    that a study compares.
+def curves(db: Database, study: str) -> Curves:
+    """Return the curves of the metric, of the complete runs of a script or of another tool that a
+    study compares; none for runs of another kind.
     """
     compared = (
         " FROM study s JOIN cell c ON c.study_id = s.id JOIN member m ON m.cell_id = c.id AND"
@@ -192,18 +193,18 @@ def _curves(db: Database, study: str) -> dict[str, dict[int, Curve]]:
         name=name,
     ):
         curves_of.setdefault(point.run, []).append((point.step, point.value))
-    cells: dict[str, dict[int, Curve]] = {}
+    cells: Curves = {}
     for row in runs:
         cells.setdefault(row.cell, {})[row.seed] = tuple(curves_of.get(row.run, ()))
     return cells
 
 
-def same_arms(db: Database, study: str) -> list[SameArms]:
+def same_arms(db: Database, study: str, curves: Curves) -> list[SameArms]:
     """Return the cells of a study whose curves equal those of their baselines for every seed.
 
     Fewer than three points in all may be equal by chance.
     """
-    if not (curves := _curves(db, study)):
+    if not curves:
         return []
     rows = selected(
         db,
@@ -228,15 +229,16 @@ def same_arms(db: Database, study: str) -> list[SameArms]:
 
 def alike(db: Database, study: str) -> list[str]:
     """Return warnings, without full stop, of seeds and of arms that have identical curves."""
+    found = curves(db, study)
     return [
         f"seeds {listed(one.seeds)} of {one.cell} have identical curves: they may be copies of one"
         " run, or the script may ignore its seed"
-        for one in same_seeds(db, study)
+        for one in same_seeds(found)
     ] + [
         f"{one.cell} and {one.baseline} have identical curves: the script likely ignores or"
         f" misreads {one.factor}{misread(one.level, one.baseline_level)}, or they are copies of one"
         " run"
-        for one in same_arms(db, study)
+        for one in same_arms(db, study, found)
     ]
 
 
@@ -247,20 +249,20 @@ def misread(*levels: str) -> str:
     return ""
 
 
-def same_seeds(db: Database, study: str) -> list[SameSeeds]:
-    """Return the cells of a study in which the curve of the metric is the same for several seeds.
+def same_seeds(curves: Curves) -> list[SameSeeds]:
+    """Return the cells in which the curve of the metric is the same for several seeds.
 
     Curves of one point are the same only if those of all seeds are: such numbers, as an accuracy
     on few examples, may be equal by chance.
     """
     found = []
-    for cell, curves in _curves(db, study).items():
+    for cell, of_seeds in curves.items():
         groups: dict[Curve, list[int]] = {}
-        for seed, curve in curves.items():
+        for seed, curve in of_seeds.items():
             groups.setdefault(curve, []).append(seed)
         for curve, seeds in groups.items():
-            if len(seeds) > 1 and curve and (len(curve) > 1 or len(seeds) == len(curves)):
-                found.append(SameSeeds(cell, tuple(seeds), len(curves)))
+            if len(seeds) > 1 and curve and (len(curve) > 1 or len(seeds) == len(of_seeds)):
+                found.append(SameSeeds(cell, tuple(seeds), len(of_seeds)))
     return found
 
 
