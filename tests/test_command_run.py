@@ -343,7 +343,7 @@ def test_a_script_that_is_stopped_again_and_again_fails_unless_it_gets_further(
     if "failed" in counts:
         errors = rows(tmp_path / "a.db", "SELECT error FROM attempt WHERE status = 'failed'")
         assert len(errors) == 2 and all("$ABLATE_CHECKPOINTS" in one for (one,) in errors)
-        assert said.count("fails after 3") == 1
+        assert said.count("After 3 such attempts") == 1
 
 
 def test_two_scripts_share_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
