@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from model_cases import small, tokens
 from test_train_step import STEPS, go, members
-from train_helpers import config, text
+from train_helpers import config, run, text
 
 import ablate
 from ablate import outside, sizes
@@ -1114,6 +1114,42 @@ def test_a_run_does_not_depend_on_the_run_before_it() -> None:
     after_another = losses(1)
     compiled.step_cache.clear()
     assert (after_another == losses(1)).all()
+
+
+KEEPS = {
+    "a table": """
+        if self.kept is None:
+            self.kept = torch.arange(x.shape[1])
+        return x * self.scale * self.kept[:, None].cos()
+""",
+    "a number of the input": """
+        self.kept = x.square().mean()
+        return x * self.scale
+""",
+    "a number of the weights in training": """
+        if self.training:
+            self.kept = self.scale.detach().sum()
+        return x * self.scale
+""",
+}
+
+
+@pytest.mark.parametrize("what", KEEPS)
+def test_a_step_serves_again_where_a_part_keeps_what_may_be_kept(what: str) -> None:
+    """Otherwise every job on a GPU would compile and capture it again."""
+    compiled.step_cache.clear()
+    own_mixer(f"""class X(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.scale, self.kept = nn.Parameter(torch.ones(d_model)), None
+    def forward(self, x):{KEEPS[what]}""")
+    run(config(mixer="own", dropout=0.1))
+    (first,) = compiled.step_cache.values()
+    (after_another,) = run(config(mixer="own", dropout=0.1, seed=1))
+    assert list(compiled.step_cache.values()) == [first]
+    compiled.step_cache.clear()
+    (alone,) = run(config(mixer="own", dropout=0.1, seed=1))
+    assert after_another.series("train_loss") == alone.series("train_loss")
 
 
 @pytest.mark.filterwarnings("ignore:.*performance drop")

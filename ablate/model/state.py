@@ -1,4 +1,4 @@
-"""What a module of a user's own holds beside its parameters and buffers.
+"""The Python state of modules of a user's own: all but their parameters and buffers.
 
 Seeds, packs and checkpoints know of parameters and buffers alone. What else a constructor draws
 would be the same in all runs and layers, and what a call leaves behind would reach the next run.
@@ -23,16 +23,16 @@ _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device
 _FEW = (int, float, complex, str, bytes, list, tuple, dict, set, deque, Tensor, np.ndarray)
 
 
-def held(root: nn.Module) -> dict[str, Any]:
-    """Return what the modules in `root` hold, as values that can be compared.
+def state_of(root: nn.Module) -> dict[str, Any]:
+    """Return the state of the modules in `root`, as values that can be compared.
 
-    To `attributes`, it adds data among the attributes of their classes and the names of the files
-    of these.
+    To `attributes_of`, it adds data among the attributes of their classes and the names of the
+    files of these.
 
     Returns:
-        The values by what holds them, in words.
+        The values by where they are, in words.
     """
-    found, seen = attributes(root), _registered(root)
+    found, seen = attributes_of(root), _registered(root)
     for owner in root.modules():
         functions = _functions(owner)
         for of in type(owner).__mro__:
@@ -46,8 +46,8 @@ def held(root: nn.Module) -> dict[str, Any]:
     return found
 
 
-def attributes(root: nn.Module) -> dict[str, Any]:
-    """Return the attributes of the modules in `root` that are not ablate's own, as `held` does.
+def attributes_of(root: nn.Module) -> dict[str, Any]:
+    """Return the attributes of the modules in `root` that are not ablate's own, as `state_of`.
 
     Parameters, buffers, and what has a gradient do not count.
     """
@@ -61,8 +61,8 @@ def attributes(root: nn.Module) -> dict[str, Any]:
     return found
 
 
-def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return the first that differs of what is held, in words; "" for nothing."""
+def changed_state(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return where two states differ first, in words; "" for nowhere."""
     return next(
         (what for what in {**after, **before} if before.get(what, ...) != after.get(what, ...)), ""
     )
