@@ -1027,6 +1027,13 @@ DRAWN = {
     "number": ("torch.rand(()).item()", "draws attribute 'held' of X"),
     "list": ("[torch.randn(2), 3]", "draws attribute 'held' of X"),
     "function": ("(lambda at: lambda: at)(torch.randn(2))", "draws attribute 'held' of X"),
+    "partial": (
+        "functools.partial(torch.mul, torch.rand(1).item())",
+        "draws attribute 'held' of X",
+    ),
+    "seed": ("random.Random(torch.randint(1000, ()).item())", "draws attribute 'held' of X"),
+    "slot": ("Slot(torch.rand(()).item())", "draws attribute 'held' of X"),
+    "array": ("torch.rand(2).numpy().T", "draws attribute 'held' of X"),
     "another generator": ("random.random()", "from one construction to the next"),
     "count": ("next(COUNT)", "from one construction to the next"),
 }
@@ -1036,11 +1043,35 @@ DRAWN = {
 def test_a_constructor_draws_nothing_but_parameters_and_buffers(what: str) -> None:
     """All members and layers would share what else it draws."""
     made, said = DRAWN[what]
-    own_mixer(HELD.format(made), "import itertools, random\nCOUNT = itertools.count()")
+    before = """import functools, itertools, random
+COUNT = itertools.count()
+class Slot:
+    __slots__ = ("held",)
+    def __init__(self, held):
+        self.held = held
+"""
+    own_mixer(HELD.format(made), before)
     with pytest.raises(AblateError, match=f"^mixer = 'own': .*{said}"):
         sizes.alone(small(mixer="own"))
     with pytest.raises(AblateError, match=said):  # untried, as a large model
         built(small(mixer="own"))
+
+
+def test_what_a_constructor_makes_may_be_of_any_kind() -> None:
+    """Also a chain, a cycle, and what nothing can read."""
+    before = """import functools, random, threading
+class Link:
+    pass
+def chain(n):
+    first = one = Link()
+    for _ in range(n):
+        one.first, one.next = first, Link()
+        one = one.next
+    return first
+"""
+    made = "[chain(5000), random.Random(1), threading.Lock(), random, torch.zeros(()), {1, 2}]"
+    own_mixer(HELD.format(made), before)
+    assert not sizes.alone(small(mixer="own"))
 
 
 def test_a_buffer_that_is_drawn_belongs_to_its_seed_and_layer() -> None:

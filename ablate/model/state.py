@@ -7,30 +7,33 @@ would be the same in all runs and layers, and what a call leaves behind would re
 from __future__ import annotations
 
 import hashlib
-import pickle
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 _OF_TORCH = frozenset(vars(nn.Module()))
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _FEW = (int, float, complex, str, bytes, list, tuple, dict, set, deque, Tensor, np.ndarray)
 
+# objects that were read, by identity: kept, so that no other has it, with their digests
+Seen = dict[int, tuple[Any, bytes]]
 
-def state_of(root: nn.Module) -> dict[str, Any]:
-    """Return the state of the modules in `root`, as values that can be compared.
+
+def state_of(root: nn.Module) -> dict[str, bytes]:
+    """Return the state of the modules in `root`, as digests.
 
     To `attributes_of`, it adds data among the attributes of their classes and the names of the
     files of these.
 
     Returns:
-        The values by where they are, in words.
+        The digests by where the values are, in words.
     """
     found, seen = attributes_of(root), _registered(root)
     for owner in root.modules():
@@ -39,39 +42,40 @@ def state_of(root: nn.Module) -> dict[str, Any]:
             if of is not object and not of.__module__.startswith(("torch.", "ablate.")):
                 functions += [one for one in vars(of).values() if isinstance(one, FunctionType)]
                 for name, value in _data(vars(of)):
-                    found[f"class attribute {name!r} of {of.__name__}"] = _value(value, seen)
+                    found[f"class attribute {name!r} of {of.__name__}"] = _digest(value, seen)
         for names in {id(one.__globals__): one.__globals__ for one in functions}.values():
             for name, value in _data(names):
-                found[f"the name {name!r} of its file"] = _value(value, seen)
+                found[f"the name {name!r} of its file"] = _digest(value, seen)
     return found
 
 
-def attributes_of(root: nn.Module) -> dict[str, Any]:
+def attributes_of(root: nn.Module) -> dict[str, bytes]:
     """Return the attributes of the modules in `root` that are not ablate's own, as `state_of`.
 
     Parameters, buffers, and what has a gradient do not count.
     """
-    found, seen = {}, _registered(root)
+    found: dict[str, bytes] = {}
+    seen = _registered(root)
     for path, owner in root.named_modules():
         if not type(owner).__module__.startswith("ablate.") or _functions(owner):
             of = f" of {type(owner).__name__}{f' ({path})' if path else ''}"
             for name, value in vars(owner).items():
                 if name not in _OF_TORCH:
-                    found[f"attribute {name!r}{of}"] = _value(value, seen)
+                    found[f"attribute {name!r}{of}"] = _digest(value, seen)
     return found
 
 
-def changed_state(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+def changed_state(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
     """Return where two states differ first, in words; "" for nowhere."""
     return next(
         (what for what in {**after, **before} if before.get(what, ...) != after.get(what, ...)), ""
     )
 
 
-def _registered(root: nn.Module) -> dict[int, Any]:
+def _registered(root: nn.Module) -> Seen:
     """Return what stands for the modules, parameters and buffers of `root`, by their identity."""
     known = (*root.modules(), *root.parameters(), *root.buffers())
-    return dict.fromkeys(map(id, known), "registered")
+    return {id(one): (one, b"registered") for one in known}
 
 
 def _functions(owner: nn.Module) -> list[FunctionType]:
@@ -86,46 +90,64 @@ def _data(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _value(value: Any, seen: dict[int, Any]) -> Any:
-    """Return what an object holds, of immutable and comparable parts."""
-    if isinstance(value, _PLAIN):
-        return repr(value)  # NaN equals itself
-    if id(value) not in seen:
-        seen[id(value)] = "itself"
-        seen[id(value)] = type(value).__qualname__, *_parts(value, seen)
-    return seen[id(value)]
+def _digest(value: Any, seen: Seen) -> bytes:
+    """Return a digest of what an object holds; a loop, because objects may be a long chain."""
+    open_ = [(value, iter((value,)), hashlib.sha256())]
+    while True:
+        owner, parts, digest = open_[-1]
+        try:
+            part = next(parts, open_)
+        except Exception:  # what cannot be read cannot be compared
+            part = open_
+        if isinstance(part, _PLAIN):
+            digest.update(f"{part!r};".encode())  # NaN equals itself
+        elif part is not open_ and id(part) in seen:
+            digest.update(seen[id(part)][1])
+        elif part is not open_:
+            seen[id(part)] = part, b"itself"
+            open_.append((part, _parts(part, seen), hashlib.sha256(repr(type(part)).encode())))
+        elif len(open_) == 1:
+            return digest.digest()
+        else:
+            seen[id(owner)] = owner, digest.digest()
+            open_.pop()
+            open_[-1][2].update(digest.digest())
 
 
-def _parts(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
+def _parts(value: Any, seen: Seen) -> Iterator[Any]:
+    """Yield what an object consists of, as objects or their digests."""
     if isinstance(value, Tensor):
-        yield "" if value.requires_grad else _digest(value)
+        if not value.requires_grad:
+            yield _of_array(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+            yield from (str(value.dtype), value.shape)
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        yield _of_array(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+        yield from (str(value.dtype), value.shape)
     elif isinstance(value, Mapping):
-        yield from ((_value(key, seen), _value(one, seen)) for key, one in value.items())
+        for pair in value.items():
+            yield from pair
     elif isinstance(value, list | tuple | deque):
-        yield from (_value(one, seen) for one in value)
+        yield from value
     elif isinstance(value, set | frozenset):
-        yield from sorted(repr(_value(one, seen)) for one in value)
+        yield from sorted(_digest(one, seen) for one in value)
     elif isinstance(value, torch.Generator):
         yield value.initial_seed()  # its state has bytes that nothing sets
     elif isinstance(value, MethodType):
-        yield from (_value(value.__func__, seen), _value(value.__self__, seen))
+        yield from (value.__func__, value.__self__)
     elif isinstance(value, FunctionType):
-        yield from (value.__qualname__, _value(vars(value), seen))
+        yield from (value.__qualname__, vars(value))
         for cell in value.__closure__ or ():
             with suppress(ValueError):  # an empty one
-                yield _value(cell.cell_contents, seen)
-    elif hasattr(value, "__dict__") and type(value).__module__ != "logging":
-        yield value.__qualname__ if isinstance(value, type) else _value(vars(value), seen)
+                yield cell.cell_contents
+    elif isinstance(value, type | ModuleType):
+        yield value.__name__
     else:
-        try:
-            yield pickle.dumps(value)
-        except Exception:  # what cannot be read cannot be compared
-            yield ""
+        if hasattr(value, "__dict__") and type(value).__module__ != "logging":
+            yield vars(value)
+        # of classes in C, or with slots: the arguments of a partial, the state of random.Random
+        made = value.__reduce_ex__(2)
+        yield from (made,) if isinstance(made, str) else made[1:]
 
 
-def _digest(tensor: Tensor) -> str:
-    try:
-        values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    except Exception:  # of no device, or of `vmap`
-        return ""
-    return f"{list(tensor.shape)} {tensor.dtype} {hashlib.sha256(values.tobytes()).hexdigest()}"
+def _of_array(data: NDArray[np.uint8]) -> bytes:
+    return hashlib.sha256(data.data).digest()
