@@ -438,6 +438,7 @@ def test_factors_list_the_catalogue(ablate: Run) -> None:
     _, out, _ = ablate("factors")
     for name in CATALOGUE:
         assert (f"\n {name} " in out) is (name not in FOLLOWS)
+    assert "`preset`" in out
     _, out, _ = ablate("factors", "topology")
     for words in ("h = P1(A(x)); y = P2(h + M(h))", "arXiv:2103.03404", "Default: serial"):
         assert words in out
