@@ -438,6 +438,7 @@ def test_factors_list_the_catalogue(ablate: Run) -> None:
     _, out, _ = ablate("factors")
     for name in CATALOGUE:
         assert (f"\n {name} " in out) is (name not in FOLLOWS)
+    assert "`preset`" in out
     _, out, _ = ablate("factors", "topology")
     for words in ("h = P1(A(x)); y = P2(h + M(h))", "arXiv:2103.03404", "Default: serial"):
         assert words in out
@@ -716,7 +717,7 @@ def test_a_pipe_is_no_study_file_and_no_code(ablate: Run, tmp_path: Path) -> Non
     assert ablate("new", "wiring", "--factor", "norm=pre,post", "--out=a.toml")[0] == 0
     (tmp_path / "b.toml").write_text('use = ["code.py"]\n' + (tmp_path / "a.toml").read_text())
     code, _, said = ablate("plan", "b.toml")
-    assert code == 2 and "code.py: code is a regular file" in said
+    assert code == 2 and "code.py is not a regular file" in said
 
 
 def test_query_lists_tables_and_refuses_all_but_one_select(ablate: Run, measured: str) -> None:

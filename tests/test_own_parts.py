@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from model_cases import small, tokens
 from test_train_step import STEPS, go, members
-from train_helpers import config, text
+from train_helpers import config, run, text
 
 import ablate
 from ablate import outside, sizes
@@ -1027,6 +1027,13 @@ DRAWN = {
     "number": ("torch.rand(()).item()", "draws attribute 'held' of X"),
     "list": ("[torch.randn(2), 3]", "draws attribute 'held' of X"),
     "function": ("(lambda at: lambda: at)(torch.randn(2))", "draws attribute 'held' of X"),
+    "partial": (
+        "functools.partial(torch.mul, torch.rand(1).item())",
+        "draws attribute 'held' of X",
+    ),
+    "seed": ("random.Random(torch.randint(1000, ()).item())", "draws attribute 'held' of X"),
+    "slot": ("Slot(torch.rand(()).item())", "draws attribute 'held' of X"),
+    "array": ("torch.rand(2).numpy().T", "draws attribute 'held' of X"),
     "another generator": ("random.random()", "from one construction to the next"),
     "count": ("next(COUNT)", "from one construction to the next"),
 }
@@ -1036,11 +1043,35 @@ DRAWN = {
 def test_a_constructor_draws_nothing_but_parameters_and_buffers(what: str) -> None:
     """All members and layers would share what else it draws."""
     made, said = DRAWN[what]
-    own_mixer(HELD.format(made), "import itertools, random\nCOUNT = itertools.count()")
+    before = """import functools, itertools, random
+COUNT = itertools.count()
+class Slot:
+    __slots__ = ("held",)
+    def __init__(self, held):
+        self.held = held
+"""
+    own_mixer(HELD.format(made), before)
     with pytest.raises(AblateError, match=f"^mixer = 'own': .*{said}"):
         sizes.alone(small(mixer="own"))
     with pytest.raises(AblateError, match=said):  # untried, as a large model
         built(small(mixer="own"))
+
+
+def test_what_a_constructor_makes_may_be_of_any_kind() -> None:
+    """Also a chain, a cycle, and what nothing can read."""
+    before = """import functools, random, threading
+class Link:
+    pass
+def chain(n):
+    first = one = Link()
+    for _ in range(n):
+        one.first, one.next = first, Link()
+        one = one.next
+    return first
+"""
+    made = "[chain(5000), random.Random(1), threading.Lock(), random, torch.zeros(()), {1, 2}]"
+    own_mixer(HELD.format(made), before)
+    assert not sizes.alone(small(mixer="own"))
 
 
 def test_a_buffer_that_is_drawn_belongs_to_its_seed_and_layer() -> None:
@@ -1084,7 +1115,7 @@ def test_what_the_first_text_leaves_behind_is_refused() -> None:
         self.size = x.detach().std() if self.size is None else self.size
         return x / self.size
 """)
-    with pytest.raises(AblateError, match="by what the first call leaves behind"):
+    with pytest.raises(AblateError, match="an earlier call may have stored something"):
         sizes.alone(small(mixer="own"))
 
 
@@ -1114,6 +1145,42 @@ def test_a_run_does_not_depend_on_the_run_before_it() -> None:
     after_another = losses(1)
     compiled.step_cache.clear()
     assert (after_another == losses(1)).all()
+
+
+KEEPS = {
+    "a table": """
+        if self.kept is None:
+            self.kept = torch.arange(x.shape[1])
+        return x * self.scale * self.kept[:, None].cos()
+""",
+    "a number of the input": """
+        self.kept = x.square().mean()
+        return x * self.scale
+""",
+    "a number of the weights in training": """
+        if self.training:
+            self.kept = self.scale.detach().sum()
+        return x * self.scale
+""",
+}
+
+
+@pytest.mark.parametrize("what", KEEPS)
+def test_a_step_serves_again_where_a_part_keeps_what_may_be_kept(what: str) -> None:
+    """Otherwise every job on a GPU would compile and capture it again."""
+    compiled.step_cache.clear()
+    own_mixer(f"""class X(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.scale, self.kept = nn.Parameter(torch.ones(d_model)), None
+    def forward(self, x):{KEEPS[what]}""")
+    run(config(mixer="own", dropout=0.1))
+    (first,) = compiled.step_cache.values()
+    (after_another,) = run(config(mixer="own", dropout=0.1, seed=1))
+    assert list(compiled.step_cache.values()) == [first]
+    compiled.step_cache.clear()
+    (alone,) = run(config(mixer="own", dropout=0.1, seed=1))
+    assert after_another.series("train_loss") == alone.series("train_loss")
 
 
 @pytest.mark.filterwarnings("ignore:.*performance drop")

@@ -240,7 +240,7 @@ def test_pairs_without_noise_are_no_test_of_which_arm_is_best(
     first = overview.headline(data)[0]
     assert "No test is possible" in first and "distinguishable" not in report.answer(data)
     if not within:
-        assert ("A seed changes all arms alike" in first) == (step > 0)
+        assert ("Each seed shifts all arms by the same amount" in first) == (step > 0)
         assert "serial (2" in first
 
 

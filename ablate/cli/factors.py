@@ -61,7 +61,8 @@ def _catalogue() -> None:
             lines += [(name, "", f"Budget: {meaning}.") for name, meaning in BUDGETS.items()]
         out.print(table([group, "levels or default", "meaning"], lines, widths=(20, 44, None)))
     out.print(
-        "`ablate factors NAME` shows the levels of one factor, with equations and sources.",
+        "`ablate factors NAME` shows the levels of one factor, with equations and sources; `ablate"
+        " factors --presets` lists what `preset` may be.",
         markup=False,
     )
 

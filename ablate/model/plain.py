@@ -23,7 +23,7 @@ from ablate.components.plain import construct
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.model.attention import each, future
-from ablate.model.held import attributes, changed
+from ablate.model.state import attributes_of, changed_state
 
 Map = Callable[[Tensor], Tensor]
 
@@ -43,7 +43,7 @@ class Plain(nn.Module):
         self.called = component.called(config)
         self._component, self._config = component, config
         self.member = self.made(0, "")
-        self._attributes = attributes(self.member)
+        self._attributes = attributes_of(self.member)
         _stack(self.member, pack)
         # not a submodule: `member` is one already
         object.__setattr__(self, "_entry", _Entry(self.member))
@@ -82,8 +82,8 @@ class Plain(nn.Module):
         """
         for k, seed in enumerate(seeds):
             fresh = self.made(seed, name)
-            if what := changed(self._attributes, found := attributes(fresh)):
-                if changed(found, attributes(self.made(seed, name))):
+            if what := changed_state(self._attributes, found := attributes_of(fresh)):
+                if changed_state(found, attributes_of(self.made(seed, name))):
                     raise AblateError(
                         f"{self.called}: {what} differs from one construction to the next: draw"
                         " from torch's generator, and register it as a buffer"

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from ablate import code, sizes
 from ablate.config import RunConfig
-from ablate.model.held import changed, held
 from ablate.model.plain import Plain
+from ablate.model.state import changed_state, state_of
 from ablate.model.transformer import Transformer, beside, model_of, normal
 
 SEEDS = (4, 9)  # of the members of a pack
@@ -264,9 +264,9 @@ def deterministic(config: RunConfig) -> str:
     other = (given + 1) % config.n_vocab
     calls = [(mode, read) for mode in (True, False) for read in (given, other)]
     (once, before), (twice, after) = (
-        ([logits_of(away.train(mode), read) for mode, read in calls], held(away)) for _ in "ab"
+        ([logits_of(away.train(mode), read) for mode, read in calls], state_of(away)) for _ in "ab"
     )
-    if what := changed(before, after):
+    if what := changed_state(before, after):
         return f"calls change {what}: checkpoints do not keep it, and it would affect later runs"
     if not torch.equal(first, again) or not all(map(torch.equal, once, twice)):
         return (

@@ -147,7 +147,7 @@ class TransformerNames:
                 f"[tune] cannot find {name}; it may find {', '.join(numbers)}, or a number that a"
                 f" level of your own declares; make {name} a factor"
             )
-        raise unknown("key of [tune]", name, [*numbers, *TUNE_KEYS], every="ablate factors")
+        raise unknown("key of [tune]", name, [*numbers, *TUNE_KEYS])
 
     def is_ladder(self, name: str, raw: object) -> bool:
         """See `Names.is_ladder`."""

@@ -334,7 +334,7 @@ def cached_step(
     loaded = set(configs[0].free_of_shape(LOADED_FIELDS))
     shape = configs[0].model_dump(mode="json", exclude=loaded)
     key = json.dumps([shape, len(configs), device, micro_batch, recompute])
-    if ranks.all_agree(key in step_cache and step_cache[key].step.as_made):
+    if ranks.all_agree(key in step_cache and step_cache[key].step.as_made()):
         step_cache.move_to_end(key)
         step_cache[key].step.load(configs, tokens)
     else:

@@ -17,7 +17,7 @@ from ablate.data.batches import Batches
 from ablate.data.objectives import Example, Objective
 from ablate.errors import AblateError
 from ablate.images import Images
-from ablate.model.held import changed, held
+from ablate.model.state import changed_state, state_of
 from ablate.model.transformer import Pieces, Transformer, model_of
 from ablate.text import Tokens
 from ablate.train import ranks
@@ -102,13 +102,37 @@ class Step:
         )  # number of the step whose loss was not finite, or 0
         self.lr, self.weight_decay, self.clip = zeros(pack), zeros(pack), zeros(pack)
         self.steps, self.warmup = zeros(), zeros()
+        self._made = self._state_of_parts()
         self.load(configs, tokens)
-        self._held = held(self.model)
 
-    @property
     def as_made(self) -> bool:
-        """Whether no run has left anything in a part of the user's own but weights and buffers."""
-        return not changed(self._held, held(self.model))
+        """Whether no run has left anything in a part of the user's own but weights and buffers.
+
+        Weights are other ones afterwards, until the next `load`.
+        """
+        return not changed_state(self._made, self._state_of_parts())
+
+    @torch.no_grad()
+    def _state_of_parts(self) -> dict[str, Any]:
+        """Return the state of the user's own parts after calls that are always the same.
+
+        A part may keep a table that its first call fills, and note a number in every call.
+        """
+        if not self.config.code:
+            return {}
+        for tensor in (self.number, *self.model.rng.buffers()):
+            tensor.zero_()
+        generator = torch.Generator(self.device).manual_seed(0)
+        for parameter in self.model.parameters():
+            if parameter.is_floating_point():  # others are not trained
+                parameter.normal_(0, 0.02, generator=generator)
+        rows = min(self.micro_batch, self.config.batch_size)
+        windows = torch.zeros(rows, self.span, dtype=torch.int64, device=self.device)
+        example = self.objective.test(windows)
+        for training in (False, True):  # as it was made, in the end
+            self.model.train(training)
+            self.losses(example, example.weights.sum((1, 2)))
+        return state_of(self.model)
 
     def load(self, configs: Sequence[RunConfig], tokens: Tokens | Images) -> None:
         """Prepare the first step of runs of this step's shape."""
