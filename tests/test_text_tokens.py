@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ablate import text
+from ablate import cache, text
 from ablate.config import RunConfig
 from ablate.errors import AblateError
-from ablate.text import Tokens, cache, corpora, tokenizers
+from ablate.text import Tokens, corpora, tokenizers
 from ablate.text.corpora import Corpus
 from ablate.text.documents import Document
 from ablate.text.options import Reading
