@@ -58,6 +58,10 @@ class Space:
         self._modules = self._taken()
         sys.modules.update(self._hidden)
 
+    def modules(self) -> list[ModuleType]:
+        """Return the modules that are imported."""
+        return [module for name, module in list(sys.modules.items()) if self.of(name)]
+
     def _taken(self) -> dict[str, ModuleType]:
         """Take the modules of these names out of those that are imported."""
         names = [name for name in sys.modules if self.of(name) or _is_file(name)]
@@ -371,8 +375,8 @@ def _refuse(event: str, about: tuple[Any, ...]) -> None:
 
 def forget_cached() -> None:
     """Empty the caches of functions of code that is used, as of `functools.lru_cache`."""
-    for name, module in list(sys.modules.items()):
-        if _is_file(name) or (_entered and _entered.of(name)):
+    if _entered:
+        for module in _entered.modules():
             for value in list(vars(module).values()):
                 if isinstance(value, functools._lru_cache_wrapper):
                     value.cache_clear()

@@ -176,7 +176,7 @@ def modules(base: Path, files: Sequence[Path]) -> list[Path]:
     while waiting:
         if (path := waiting.pop()) not in found:
             found[path] = None
-            waiting += [one for name in _imports(base, path) for one in module(base, name)]
+            waiting += [one for name in imports(base, path) for one in module(base, name)]
     return list(found)
 
 
@@ -195,8 +195,15 @@ def module(base: Path, name: str) -> list[Path]:
     return found
 
 
-def _imports(base: Path, path: Path) -> Iterator[str]:
-    """The names of modules that a file may import, with those of what it takes from modules."""
+def imports(base: Path, path: Path) -> Iterator[str]:
+    """Yield the names of modules that a file may import, with those of what it takes from modules.
+
+    None of a file that cannot be read or is no Python.
+
+    Args:
+        base: The folder from which the names of relative imports begin.
+        path: The file.
+    """
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):

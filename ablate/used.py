@@ -5,7 +5,6 @@ Runs no code. A package may lie beside the study or be installed, as editable or
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import sys
@@ -188,23 +187,11 @@ def _of_module(name: str, folder: Path) -> Package | None:
     if not (path.parent / "__init__.py").is_file():
         return None
     top = _top(path.parent)
-    with suppress(OSError, SyntaxError, ValueError):  # as a file of its own it says so
-        tree = ast.parse(path.read_bytes())
-        if any(_imports(node, top.name) for node in ast.walk(tree)):
-            found = _of_folder(os.path.dirname(name), path.parent)
-            stem = [] if path.stem == "__init__" else [path.stem]
-            return replace(found, modules=(".".join([*found.modules, *stem]),))
-    return None
-
-
-def _imports(node: ast.AST, top: str) -> bool:
-    """Whether a statement imports from a package, or from the one that it is in."""
-    names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
-    if isinstance(node, ast.ImportFrom):
-        names = [node.module or ""]
-        if node.level:
-            return True
-    return any(name.partition(".")[0] == top for name in names)
+    if top.name not in {one.partition(".")[0] for one in snapshot.imports(top.parent, path)}:
+        return None  # also where it cannot be read: as a file of its own it says so
+    found = _of_folder(os.path.dirname(name), path.parent)
+    stem = [] if path.stem == "__init__" else [path.stem]
+    return replace(found, modules=(".".join([*found.modules, *stem]),))
 
 
 def _installed(name: str, folder: Path) -> Package:

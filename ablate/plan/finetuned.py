@@ -188,11 +188,7 @@ class FinetuneResolver(TransformerResolver):
             AblateError: It is next to nothing.
         """
         key = config.task, config.tokenizer_hash
-        one = next(
-            one
-            for one in self.texts.values()
-            if (one.corpus.hash, one.tokenizer.hash) == (config.corpus_hash, config.tokenizer_hash)
-        )
+        one = next(one for one in self.texts.values() if one.is_of(config))
         found = self._tasks[config.task]
         assert isinstance(found, LabelledTexts)
         if key not in self._lengths:

@@ -198,6 +198,11 @@ class Text:
     held_out_tokens: float  # estimated likewise
     estimated: bool  # whether the two are
 
+    def is_of(self, config: Any) -> bool:
+        """Return whether a run with this configuration reads it."""
+        hashes = config.corpus_hash, config.tokenizer_hash
+        return (self.corpus.hash, self.tokenizer.hash) == hashes
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -80,8 +80,7 @@ def _whole(study: Study, cells: Sequence[Cell], texts: Sequence[Text]) -> Iterat
     found: dict[str, None] = {}
     for cell, (key, n, which) in product(cells, asked):
         config = cell.config
-        hashes = config.corpus_hash, config.tokenizer_hash
-        one = next(of for of in texts if (of.corpus.hash, of.tokenizer.hash) == hashes)
+        one = next(of for of in texts if of.is_of(config))
         held_out = one.held_out_tokens
         about = "about " if one.estimated else ""
         has = f"{about}{count(held_out)} tokens with tokenizer = {config.tokenizer!r}"

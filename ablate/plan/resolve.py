@@ -141,10 +141,7 @@ class TransformerResolver:
             AblateError: The text is too short.
         """
         config = run.config
-        hashes = config.corpus_hash, config.tokenizer_hash
-        read = next(
-            one for one in self.texts.values() if (one.corpus.hash, one.tokenizer.hash) == hashes
-        )
+        read = next(one for one in self.texts.values() if one.is_of(config))
         if config.part("objective").pairs:
             return self._of_pairs(run, read)
         longest = max(self.study.evaluation.lengths) * config.n_ctx

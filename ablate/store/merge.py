@@ -286,9 +286,9 @@ def _split(connection: Connection, early: _Stored, late: _Stored) -> str:
     except tomllib.TOMLDecodeError:
         return ""
     mine, others = (replaced.seeds(file.pop("seeds", None)) for file in (one, other))
-    if one != other or _versions(early, late) or not _lost(early, late)[0]:
+    if mine is None or others is None or {*mine} == {*others} or one != other:
         return ""
-    if mine is None or others is None:
+    if _versions(early, late) or not _lost(early, late)[0]:
         return ""
     cells = [
         {label: cell for label, cell in side.content.cells.items() if cell.active}
