@@ -26,7 +26,7 @@ def finite(values: Values) -> tuple[Floats, int]:
 
 
 def spread(d: Floats) -> float:
-    """Return the standard deviation of finite values, see `spreads`."""
+    """Return the standard deviation of finite values as `spreads` does; NaN below two."""
     return float(spreads(d))
 
 
