@@ -25,6 +25,7 @@ from ablate.report.document import Figure
 from ablate.report.figure_set import FigureSet, Panel
 from ablate.report.labels import sentence
 from ablate.report.sentences import places as places_of
+from ablate.store.records import ACCEPTED
 from ablate.study import tuned, tuned_field
 from ablate.study.values import UNLIMITED
 from ablate.units import count, listed
@@ -587,9 +588,7 @@ def _reads_apart(data: ReportData) -> bool:
 
 def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """Return what decided over the learning rates tried, with the chosen ones marked."""
-    frame = data.runs[
-        (data.runs["role"] == "tune") & data.runs["status"].isin(["complete", "diverged"])
-    ]
+    frame = data.runs[(data.runs["role"] == "tune") & data.runs["status"].isin(ACCEPTED)]
     found = data.findings.of(Tuning)
     called = group_names(data, found)
     named = [
