@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cli_helpers import Run
 from launch_helpers import Launcher, content, launch, rows, small_plan, use_stub
 
 from ablate import store
@@ -145,3 +146,14 @@ def test_a_clock_that_was_set_back_changes_nothing(
     assert rows(
         path, "SELECT count(*), count(DISTINCT run_id) FROM attempt WHERE status = 'complete'"
     ) == [(4, 4)]
+
+
+def test_an_export_to_wandb_without_room_is_one_line(
+    plan: Plan, disk: Disk, tmp_path: Path, ablate: Run
+) -> None:
+    pytest.importorskip("wandb")
+    launch(plan, tmp_path / "a.db")
+    disk.mount(60)
+    place, db = str(disk.folder), str(tmp_path / "a.db")
+    code, _, said = ablate("export", plan.study.name, "--to", "wandb-offline", place, "--db", db)
+    assert code == 2 and said.count("\n") == 1 and "No space left" in said

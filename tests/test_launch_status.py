@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 import pytest
 from cli_helpers import Run
 from launch_helpers import rows, small_plan
+from report_study import column
 from store_plans import claim_next
 
 from ablate import store
+from ablate.board import page, reading
+from ablate.export import runs as exported_runs
 from ablate.journal import Journal
+from ablate.report import explore, gather
 from ablate.store import status
 from ablate.store.ingest import ingest
 from ablate.store.owners import Owner
@@ -75,7 +80,18 @@ def test_runs_in_the_queue_of_a_cluster_are_no_running_ones(tmp_path, ablate: Ru
         ingest(db, claimed.attempt_id)
         (study,) = status.studies(db)
         shown = ablate("status", "stub", "--db", str(path))[1]
-    assert study.counts == {"planned": 2, "running": 1, "queued": 17}
+        begun = status.studies(db)[0].working[0].run
+        of_runs = {run: ablate("show", str(run), "--db", str(path))[1] for run in (begun, 5)}
+        (course,) = reading.courses(db)
+        sections = page.sections(reading.detail(db, course))
+        explored = explore.without_curves(gather(db, "stub"), {})["runs"]
+        exported = exported_runs.read(db, "stub", "compare")
+    assert study.survey.counts == {"planned": 2, "running": 1, "queued": 17}
+    assert f"Run {begun}: running" in of_runs[begun] and "Run 5: queued" in of_runs[5]
+    assert course.parts == {"training": 1, "queued": 17, "waiting": 2}
+    assert "queued" in sections["cells"] and sections["training"].count("<tr") == 2
+    assert Counter(column(explored["status"])) == study.survey.counts
+    assert exported.waiting == 19 and len(exported.runs) == 1
     lines = [line.split() for line in shown.splitlines()]
     heading, row = next((line, lines[k + 2]) for k, line in enumerate(lines) if "queued" in line)
     assert dict(zip(heading, row, strict=False))["queued"] == "17"

@@ -339,6 +339,16 @@ def test_figures_of_too_many_marks_become_images(tmp_path: Path) -> None:
     assert sum(map(len, some.values())) <= 12_000
 
 
+def test_a_figure_may_be_longer_than_an_image(tmp_path: Path) -> None:
+    circles = '<circle cx="50" cy="50" r="3" fill="#0173b2"/>' * 3000
+    (tmp_path / "long.svg").write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="10" height="12000">{circles}</svg>'
+    )
+    figure = Figure("long", "The long one", "", tmp_path / "long.svg")
+    (drawn,) = pictures.embedded([figure], room=12_000).values()
+    assert drawn.startswith("<img") and re.search('height="(12000|11999)"', drawn)
+
+
 def test_tables_are_cut_where_the_page_would_be_too_large(
     studied: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -288,6 +288,17 @@ def test_an_arm_is_a_candidate_unless_another_is_significantly_better() -> None:
         assert [(-a.hi, -a.lo) for a in turned.arms] == [(a.lo, a.hi) for a in found.arms]
 
 
+def test_the_best_arms_are_the_same_if_the_noise_is_given_pair_by_pair() -> None:
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(9, 7)) + np.arange(7) / 3
+    x[:, 1], x[:, 2], x[2:4, 3], x[1:, 4] = x[:, 0], x[:, 0] + 0.5, NAN, NAN
+    by_pairs = stats.best_arms(x, noise=lambda difference, i, j: noise_of(difference))
+    assert stats.best_arms(x).candidates == by_pairs.candidates
+    assert 0 < len(by_pairs.candidates) < 7
+    for one, other in zip(stats.best_arms(x).arms, by_pairs.arms, strict=True):
+        assert (one.lo, one.hi) == pytest.approx((other.lo, other.hi), rel=1e-12)
+
+
 def test_intervals_of_best_arms_by_hand() -> None:
     """Two arms, differences 2, 3, 4: the two-sided 95% bounds on two degrees of freedom."""
     found = stats.best_arms([[1.0, 3.0], [1.0, 4.0], [1.0, 5.0]])

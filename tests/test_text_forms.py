@@ -743,6 +743,18 @@ def test_files_that_are_cut_inside_a_character_are_named_first_ones_and_a_count(
     )
 
 
+@pytest.mark.parametrize("said", ["", "utf-8"])
+def test_a_cut_character_at_the_end_of_ascii_is_no_other_encoding(
+    tmp_path: Path, said: str
+) -> None:
+    text = "a line of plain text\n" * 99
+    (tmp_path / "a.txt").write_bytes(text.encode() + "€".encode()[:2])
+    (tmp_path / "b.txt").write_text(f"{text}\ufffd", encoding="utf-8")
+    found = corpora.find("a.txt", tmp_path, Reading(encoding=said))
+    assert found.hash == corpora.find("b.txt", tmp_path).hash
+    assert found.mended == {files.REPLACED: 1}
+
+
 def test_utf16_that_is_cut_and_text_with_replaced_characters_of_its_own(tmp_path: Path) -> None:
     whole = "\ufffd\r\n".join(GERMAN)
     (tmp_path / "plain.txt").write_text(whole.replace("\r\n", "\n")[:-1] + "\ufffd")

@@ -65,10 +65,11 @@ def seed_groups(data: StudyData) -> Iterator[records.SeedGroups]:
         return
     named = named_cells(data)
     tested: dict[str, tuple[pd.DataFrame, stats.SeedGroups]] = {}
+    of_cells = dict(iter(data.good.groupby("cell")))
     for cell in named:
-        runs = data.good[data.good["cell"] == cell]
-        if cell in data.untrained or runs.empty:
+        if cell in data.untrained or cell not in of_cells:
             continue
+        runs = of_cells[cell]
         tested[cell] = runs, stats.seed_groups(runs["metric"].to_numpy(float))
     corrected = stats.holm([groups.p for _, groups in tested.values()])
     p = dict(zip(tested, map(float, corrected), strict=True))
@@ -180,15 +181,20 @@ def lengths(data: StudyData) -> Iterator[records.LengthChange]:
 
 def length_errors(data: StudyData) -> Iterator[records.LengthError]:
     """Yield how the error rate of each cell changes from the shortest sources to the longest."""
-    finals = data.finals[data.finals["name"] == "error_at_length"]
-    for cell, where in named_cells(data).items():
-        of_cell = finals[finals["cell"] == cell].dropna(subset=["value"])
+    finals = data.finals[data.finals["name"] == "error_at_length"].dropna(subset=["value"])
+    named = named_cells(data)
+    of_cells = dict(iter(finals.groupby("cell")))
+    for cell in filter(of_cells.__contains__, named):
+        of_cell = of_cells[cell]
         rates = of_cell.groupby(["seed", "at"])["value"].mean().unstack()
         bins = sorted(of_cell["at"].unique())  # other texts may have others
         if len(bins) > 1:
             changed = rates[bins[-1]] - rates[bins[0]]
             yield records.LengthError(
-                **where, short=int(bins[1]) - 1, long=int(bins[-1]), **_over_seeds(data, changed)
+                **named[cell],
+                short=int(bins[1]) - 1,
+                long=int(bins[-1]),
+                **_over_seeds(data, changed),
             )
 
 

@@ -28,6 +28,7 @@ def contrasts(data: StudyData) -> Iterator[records.Finding]:
     """Yield each contrast, followed by the findings that qualify it."""
     pairs = dict(iter(data.pairs.groupby(["family", "cell"], sort=False)))
     sizes = _sizes(data)
+    keys = data.compared.groupby("cell")["key"].agg(frozenset)
     tested = [not {*cells} & data.sizeless for cells in data.effects[["cell", "baseline"]].values]
     study_p = np.full(len(tested), math.nan)
     study_p[tested] = stats.holm(data.effects["p"].to_numpy(float)[tested])
@@ -46,7 +47,7 @@ def contrasts(data: StudyData) -> Iterator[records.Finding]:
             parts = of_variance(paired.counted(of_row))
             if parts:
                 yield records.DifferenceVariance(**which, **parts)
-        if row["n"] and _keys(data, row["cell"]) == _keys(data, row["baseline"]):
+        if row["n"] and keys[row["cell"]] == keys[row["baseline"]]:
             yield records.SameRuns(**which)
         if verdict not in records.SIZELESS:
             yield from _equivalence(data, which, of_row, row)
@@ -149,10 +150,6 @@ def _robust(pairs: pd.DataFrame, verdict: records.Verdict, crossed: bool) -> dic
 def _seeds(seeds: Iterable[Any], positions: Iterable[int]) -> tuple[int, ...]:
     known = list(seeds)
     return tuple(sorted(int(known[position]) for position in positions))
-
-
-def _keys(data: StudyData, cell: str) -> frozenset[str]:
-    return frozenset(data.compared.loc[data.compared["cell"] == cell, "key"])
 
 
 def _equivalence(

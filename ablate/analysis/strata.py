@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -57,8 +56,9 @@ def best(
         if exact:
             yield _exact(data, stratum, table, arms)
             continue
-        noise = partial(_noise, data, stratum, table)
-        found = stats.best_arms(table.to_numpy(float), goal=goal, noise=noise)
+        found = stats.best_arms(
+            table.to_numpy(float), goal=goal, noise=_noise(data, stratum, table)
+        )
         chosen = [cell for cell in (judged[at] for at in found.candidates) if cell not in worse]
         yield records.Best(
             stratum=stratum,
@@ -94,23 +94,29 @@ def _exact(data: StudyData, stratum: str, table: pd.DataFrame, arms: pd.Series) 
 
 
 def _noise(
-    data: StudyData, stratum: str, table: pd.DataFrame, difference: Floats, i: int, j: int
-) -> Noise:
-    """Return the noise of two arms' mean difference, as that of a contrast.
+    data: StudyData, stratum: str, table: pd.DataFrame
+) -> Callable[[Floats, int, int], Noise] | None:
+    """Return what has the noise of two arms' mean difference, as that of a contrast.
 
     Args:
         data: The study.
         stratum: The arms' stratum.
         table: Metric, seeds × cells.
-        difference: Of the arms in columns i and j.
-        i: Position of an arm.
-        j: Position of the other one.
+
+    Returns:
+        See `ablate.stats.best_arms`.
     """
     pilot = table.index.isin(data.pilots.get(stratum, paired.Pilot()).seeds)
     seeds = paired.split(table.index) if data.crossed else None
-    arms = [(str(table.columns[i]), 1), (str(table.columns[j]), -1)]
-    alone = noise_of(difference, difference[pilot], crossed=seeds)
-    return selection.widened(alone, paired.choice_of(arms, data.choices))
+    if seeds is None and not pilot.any() and not data.choices:
+        return None
+
+    def noise(difference: Floats, i: int, j: int) -> Noise:
+        arms = [(str(table.columns[i]), 1), (str(table.columns[j]), -1)]
+        alone = noise_of(difference, difference[pilot], crossed=seeds)
+        return selection.widened(alone, paired.choice_of(arms, data.choices))
+
+    return noise
 
 
 def pairing(contrasts: Sequence[records.Contrast]) -> Iterator[records.Pairing]:

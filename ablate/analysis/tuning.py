@@ -13,6 +13,7 @@ from ablate.analysis import records
 from ablate.analysis.data import StudyData
 from ablate.components import CATALOGUE
 from ablate.stats import selection
+from ablate.store.records import ACCEPTED
 from ablate.study import tuned_field
 
 
@@ -101,7 +102,7 @@ def _sensitivity(data: StudyData, cell: str, ladder: Sequence[float]) -> float:
     whole = runs["loss"].astype(float).where(runs["status"] == "complete")
     tried = runs[tuned_field(data.settings)]
     by_rate = whole.groupby(tried).agg(lambda losses: losses.mean(skipna=False))
-    ended = set(tried[runs["status"].isin(["complete", "diverged"])])
+    ended = set(tried[runs["status"].isin(ACCEPTED)])
     losses = [float(by_rate[rate]) for rate in ladder if rate in ended]
     if not losses:
         return math.nan

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from ablate import __version__
 from ablate.board.reading import Course, Detail
 from ablate.store.live import Failed, Waiting
-from ablate.store.records import RUN_STATUS
+from ablate.store.records import SHOWN_STATUS
 from ablate.units import count, duration, listed, memory, number
 
 MOST = 24  # runs that train and are listed
@@ -72,7 +72,7 @@ def facts(course: Course) -> str:
     """Return what a list of studies says of one, beside the number of ended runs."""
     parts = course.parts
     left = course.status.seconds_left
-    said = [f"{parts[name]:,} {name}" for name in ("training", "failed") if name in parts]
+    said = [f"{parts[name]:,} {name}" for name in ("training", "queued", "failed") if name in parts]
     if left and course.alive:
         said.append(f"about {duration(left)} left")
     return ", ".join(said)
@@ -128,6 +128,6 @@ def _templates() -> jinja2.Environment:
         "FEW": FEW,
         "GROUPS": GROUPS,
         "MOST": MOST,
-        "STATES": RUN_STATUS,
+        "STATES": SHOWN_STATUS,
     }
     return environment

@@ -36,9 +36,8 @@ class Course:
 
     @property
     def parts(self) -> dict[str, int]:
-        """The runs: "complete", "diverged", "failed", "training", "waiting"; only those there are.
-
-        Starting and queued runs train too: a launcher has them.
+        """The runs: "complete", "diverged", "failed", "training", "queued" (in the queue of a
+        cluster), "waiting"; only those there are. Starting runs train too.
         """
         counts = self.status.survey.counts
         named = {
@@ -46,6 +45,7 @@ class Course:
             "diverged": counts.get("diverged", 0),
             "failed": sum(counts.get(one, 0) for one in FAILED),
             "training": counts.get("running", 0),
+            "queued": counts.get("queued", 0),
             "waiting": counts.get("planned", 0) + counts.get("stopped", 0),
         }
         return {name: number for name, number in named.items() if number}

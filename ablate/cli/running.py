@@ -6,7 +6,6 @@ import contextlib
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Annotated, cast
 
@@ -276,7 +275,7 @@ def _status(database: Database, study: str | None) -> RenderableType:
 
     from ablate.cli.stored import name_of, notes
     from ablate.launch import slurm
-    from ablate.store.status import alike, counts_by_cell, studies, with_queued
+    from ablate.store.status import alike, counts_by_cell, studies
 
     file = study or ""
     study = study and name_of(study, database)
@@ -284,14 +283,11 @@ def _status(database: Database, study: str | None) -> RenderableType:
     if study is not None and not found:
         known = [one.name for one in studies(database)]
         raise unknown("study in the database", study, known, every="ablate status")
-    lines = {one.name: one.counts for one in found}
+    lines = {one.name: one.survey.counts for one in found}
     left = [duration(one.seconds_left) if one.seconds_left else "" for one in found]
     parts: list[RenderableType] = [_counts("study", lines, left)]
     if study is not None:
-        waiting = Counter(run.cell for one in found for run in one.working if run.waits)
-        cells = counts_by_cell(database, study)
-        cells = {cell: with_queued(counts, waiting[cell]) for cell, counts in cells.items()}
-        parts.append(_counts("cell", cells))
+        parts.append(_counts("cell", counts_by_cell(database, study)))
     working = [(run, one.places) for one in found for run in one.working]
     in_queue = [each for each in working if each[0].waits]
     if working:
@@ -318,10 +314,9 @@ def _counts(heading: str, lines: dict[str, dict[str, int]], left: Sequence[str] 
     """One line per study or cell: the number of its runs with each status, and the remaining
     time.
     """
-    from ablate.store.records import RUN_STATUS
+    from ablate.store.records import SHOWN_STATUS
 
-    states = ("queued", *RUN_STATUS)
-    shown = [state for state in states if any(state in counts for counts in lines.values())]
+    shown = [state for state in SHOWN_STATUS if any(state in counts for counts in lines.values())]
     more = ["left"] if any(left) else []
     rows = [
         [

@@ -12,6 +12,7 @@ import pandas as pd
 from ablate import formats, results
 from ablate.errors import AblateError
 from ablate.store import Database
+from ablate.store.status import queued
 
 PLACE = ["run", "cell", "role"]  # a study may have a run in several cells
 TAGS = ("cell", "stratum", "role", "key", "status")
@@ -120,7 +121,8 @@ def read(database: Database, study: str, role: str) -> Exported:
         AblateError: There is no such study, or none of its runs has begun.
     """
     frame = results.load(study, database, role=role)
-    begun = frame[frame["status"] != "planned"]
+    waits = frame["run"].isin(queued(database, study)) | (frame["status"] == "planned")
+    begun = frame[~waits]
     if begun.empty:
         which = "tuning run" if role == "tune" else "run"
         raise AblateError(f"no {which} of study {study!r} has begun: ablate run {study}")

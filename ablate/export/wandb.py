@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -36,6 +37,8 @@ def write(database: Database, study: str, where: str, role: str) -> str:
     Path(where).mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=where, prefix=".ablate-") as part:
         settings = _settings(wandb, part)
+        # on a full disk, logging would print an error for each line of the log that W&B writes
+        loud, logging.raiseExceptions = logging.raiseExceptions, False
         try:
             for number, run in zip(numbers, exported.runs, strict=True):
                 _write(wandb, run, settings=settings, project=project, id=number)
@@ -43,6 +46,7 @@ def write(database: Database, study: str, where: str, role: str) -> str:
             raise AblateError(f"W&B: {error}") from None
         finally:
             wandb.teardown()  # its service
+            logging.raiseExceptions = loud
         folder.mkdir(exist_ok=True)
         for number in numbers:  # all are whole
             (new,) = Path(settings.wandb_dir).glob(f"offline-run-*-{number}")

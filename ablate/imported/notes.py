@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ablate.imported.model import Asked, CellKey, ImportedRun
 from ablate.imported.rows import REPEATED, RUNNING, Row
+from ablate.store.records import FAILED
 from ablate.units import listed, plural
 
 SHOWN = 4  # most places that a note names
@@ -32,7 +33,7 @@ def outcomes(runs: Sequence[ImportedRun]) -> Iterator[str]:
     diverged = [run.place for run in runs if run.status == "diverged"]
     if diverged:
         yield f"Diverged, without a finite number: {len(diverged):,} ({_places(diverged)})."
-    failed = [run for run in runs if run.status in ("failed", "oom", "timeout")]
+    failed = [run for run in runs if run.status in FAILED]
     if failed:
         places = [f"{run.place}: {run.error}" for run in failed]
         yield f"Failed: {len(failed):,} ({_places(places)})."

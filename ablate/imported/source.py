@@ -10,9 +10,10 @@ from typing import Any
 import pandas as pd
 
 from ablate.errors import AblateError
+from ablate.store.records import ACCEPTED, FAILED
 
 OF_ABLATE = {  # status of a run that ablate exported → status of the imported run
-    **{status: status for status in ("complete", "diverged", "failed", "oom", "timeout")},
+    **{status: status for status in (*ACCEPTED, *FAILED)},
     **dict.fromkeys(("planned", "running", "stopped"), "running"),
 }
 Points = Mapping[str, Mapping[int, float]]  # metric → step → value

@@ -183,7 +183,8 @@ def prepare(
         (tuple(label(old.run.fields[name]) for name in factors), old.run.seed): old
         for old in (grown.runs if grown else ())
     }
-    made = {key: _made(factors, run, kept.get(key)) for key, run in new.items()}
+    named = {name: {label(one): one for one in levels} for name, levels in factors.items()}
+    made = {key: _made(named, run, kept.get(key)) for key, run in new.items()}
     if changed := {key: lost for key, (_, lost) in made.items() if lost}:
         raise AblateError(_changed(told.name, factors, changed, new, asked))
     toml = _toml(paths, asked, told, found, factors, {**kept, **new}, raw)
@@ -211,13 +212,19 @@ def _key(run: ImportedRun) -> Key:
 
 
 def _made(
-    factors: Mapping[str, list[Level]], run: ImportedRun, old: store.Stored | None
+    named: Mapping[str, Mapping[str, Level]], run: ImportedRun, old: store.Stored | None
 ) -> tuple[Run, list[Difference]]:
-    """Return a run as it is to be stored, and the stored numbers that it contradicts or lacks."""
+    """Return a run as it is to be stored, and the stored numbers that it contradicts or lacks.
+
+    Args:
+        named: Factor → label → level.
+        run: The run as it was read.
+        old: The run as it is stored; None for a new one.
+    """
     fields: dict[str, Any] = dict(run.resources)
-    for (name, levels), own in zip(factors.items(), run.cell, strict=True):
+    for (name, levels), own in zip(named.items(), run.cell, strict=True):
         # a number that stands among texts in a later file is the number that it was
-        fields[name] = next(level for level in levels if label(level) == label(own))
+        fields[name] = levels[label(own)]
     fields |= {CONTENT: run.content, SOURCE: run.place}
     made = Run("imported", kind("imported").check(fields), run.seed)
     if old is None:

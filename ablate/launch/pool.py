@@ -314,7 +314,7 @@ class WorkerPool:
     def _list_runs(self) -> bool:
         """Read from the database what can be trained; return whether more may come."""
         # Counted before candidates are listed: a run whose owner ends in between is one of them.
-        running = status.survey(self._db, self._study_id).running
+        claimed = status.survey(self._db, self._study_id).claimed
         waiting = candidates(self._db, self._study_id, self._owner, self._plan.study.keep)
         if orphans := self._scheduler.orphans(waiting):
             self._fail(orphans)
@@ -322,7 +322,7 @@ class WorkerPool:
         some = any(run.checkpoint for run in waiting)
         checkpoints = status.checkpoints(self._db, self._study_id) if some else {}
         self._waiting = self._scheduler.queue(waiting, checkpoints)
-        return not self._scheduler.done(waiting, running)
+        return not self._scheduler.done(waiting, claimed)
 
     def _submit(self, pack: Pack) -> None:
         by_id = {run.run_id: run for run in pack.runs}

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ablate import metrics
+from ablate.store.records import ACCEPTED
 from ablate.store.status import Survey
 from ablate.units import count, duration
 
@@ -241,7 +242,7 @@ class Display:
             status: How its attempt ended.
             error: Its error, of which the last line is shown.
         """
-        if self._bars and status in ("complete", "diverged"):
+        if self._bars and status in ACCEPTED:
             return
         self._last_ended = time.monotonic()
         why = f": {error.strip().splitlines()[-1]}" if error.strip() else ""

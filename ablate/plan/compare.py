@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ablate.errors import AblateError
 from ablate.plan.cells import baseline_levels
@@ -13,6 +13,7 @@ from ablate.study import Study
 from ablate.study.design import PARTWISE
 from ablate.study.source import Source
 from ablate.study.values import BUDGETS
+from ablate.units import listed
 
 # relative difference beyond which parameters, tokens or FLOPs are named as a confound
 MISMATCH = 0.01
@@ -95,6 +96,15 @@ def not_compared(
     ]
 
 
+def why_not_compared(factors: Sequence[str]) -> str:
+    """Return a sentence, without full stop, on factors that `not_compared` returns."""
+    alone = "one of them" if len(factors) > 1 else "it"
+    return (
+        f"No contrast compares the levels of {listed(factors)} with each other: no cell differs"
+        f" from a baseline in {alone} alone"
+    )
+
+
 def uncompared(
     study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...]
 ) -> Iterator[str]:
@@ -102,9 +112,9 @@ def uncompared(
     factors = {one.factor for one in compared}
     for factor in not_compared(study.within, (cell.levels for cell in cells), factors):
         yield (
-            f"No contrast compares the levels of {factor}: no cell differs from a baseline in"
-            f" {factor} alone. Another factor decides whether {factor} has a meaning: make its"
-            f" level that uses {factor} the first, so that it is the baseline, or add it to within"
+            f"{why_not_compared([factor])}. Another factor decides whether {factor} has a meaning:"
+            f" make its level that uses {factor} the first, so that it is the baseline, or add it"
+            " to within"
         )
 
 

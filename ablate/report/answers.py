@@ -338,12 +338,7 @@ def _answer(data: ReportData, one: Contrast, over: str, name: str) -> Answer:
     said = [say("contrast", one, base, data.labels, over, data.known, who), say("losses", one)]
     said += [say(macro, one, data.labels) for macro in ("robust", "new_text")]
     said.append(_edge_named(data, one))
-    said += [
-        _qualified(data, one, other)
-        for cls in (SameRuns, Equivalence, Failures, Spread, Mismatch)
-        for other in data.findings.of(cls)
-        if (other.family, other.cell) == (one.family, one.cell)
-    ]
+    said += [_qualified(data, one, other) for other in data.qualifying[one.family, one.cell]]
     return Answer(name, " ".join(filter(None, said)), one)
 
 

@@ -16,7 +16,7 @@ from ablate.report.tables import measured, plain
 from ablate.results import without_folders
 from ablate.store import questions
 from ablate.store.questions import quoted
-from ablate.store.records import FAILED
+from ablate.store.records import ACCEPTED, FAILED
 from ablate.study import tuned, tuned_field
 from ablate.units import duration, listed, plural
 
@@ -44,9 +44,7 @@ def cost(data: ReportData) -> Table:
 
 def setting(data: ReportData) -> Table:
     """Return a table of devices, versions and commits of the accepted attempts."""
-    frame = data.attempts[data.attempts["status"].isin(["complete", "diverged"])].drop_duplicates(
-        "id"
-    )
+    frame = data.attempts[data.attempts["status"].isin(ACCEPTED)].drop_duplicates("id")
     frame = frame.assign(
         device=frame["device_name"].where(frame["device_name"].notna(), frame["device"])
     )

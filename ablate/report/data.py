@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,17 @@ from ablate import analysis, stats
 from ablate.analysis import Findings, StudyData
 from ablate.analysis.curves import Scaled, scaled
 from ablate.analysis.paired import TIMES
-from ablate.analysis.records import Contrast, Successive, Tuning
+from ablate.analysis.records import (
+    Contrast,
+    Equivalence,
+    Failures,
+    Mismatch,
+    OfContrast,
+    SameRuns,
+    Spread,
+    Successive,
+    Tuning,
+)
 from ablate.components import CATALOGUE
 from ablate.report.labels import (
     OF_IMAGES,
@@ -42,6 +53,15 @@ class ReportData(StudyData):
     def findings(self) -> Findings:
         """All findings of the study."""
         return analysis.find(self, self.curves_fitted)
+
+    @cached_property
+    def qualifying(self) -> defaultdict[tuple[str, str], list[OfContrast]]:
+        """Family and cell of a contrast → the findings that its claim has to be read with."""
+        found = defaultdict[tuple[str, str], list[OfContrast]](list)
+        for cls in (SameRuns, Equivalence, Failures, Spread, Mismatch):
+            for one in self.findings.of(cls):
+                found[one.family, one.cell].append(one)
+        return found
 
     @cached_property
     def places(self) -> int:

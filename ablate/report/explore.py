@@ -24,6 +24,7 @@ from ablate.report.appendix import UNFINISHED
 from ablate.report.data import ReportData
 from ablate.report.labels import PHRASES
 from ablate.report.plots import POINTS
+from ablate.store import status
 from ablate.store.location import DEFAULT
 from ablate.units import plural
 
@@ -141,6 +142,7 @@ def _runs(
     data: ReportData, chosen: dict[int, int], per_step: Mapping[int, float]
 ) -> dict[str, Any]:
     runs = data.runs
+    waits = runs["run"].isin(status.queued(data.db, data.study.name))
     place = {cell: index for index, cell in enumerate(data.arms["cell"])}
     numbers = ("tokens", "flops", "seconds", "n_params", "diverged_at")
     columns = {name: _numbers(runs[name]) for name in numbers}
@@ -154,7 +156,7 @@ def _runs(
         "cell": [place[cell] for cell in runs["cell"]],
         "seed": _coded([int(seed) for seed in runs["seed"]]),
         "role": _coded(list(runs["role"])),
-        "status": _coded(list(runs["status"])),
+        "status": _coded(list(runs["status"].mask(waits, "queued"))),
         "attempts": _coded([int(count) for count in runs["attempts"]]),
         "metric": metric,
         "seconds": columns["seconds"],

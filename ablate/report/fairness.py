@@ -19,7 +19,7 @@ from ablate.analysis.records import (
     SeedCount,
     Tuning,
 )
-from ablate.plan.compare import not_compared
+from ablate.plan.compare import not_compared, why_not_compared
 from ablate.plan.confounds import READ
 from ablate.report import masked
 from ablate.report.data import ReportData
@@ -126,7 +126,7 @@ def _not_compared(data: ReportData) -> list[str]:
     """Say which factors no contrast is about."""
     factors = {one.factor for one in data.findings.of(Contrast)}
     found = not_compared(data.within, data.levels.values(), factors) if factors else []
-    return [say("not_compared", found)] if found else []
+    return [f"{why_not_compared(found)}."] if found else []
 
 
 def _read(data: ReportData) -> str:

@@ -29,6 +29,7 @@ from ablate.report import answers, fairness, masked, plots, scaled
 from ablate.report.data import ReportData
 from ablate.report.labels import detectable, full, named, percent
 from ablate.report.sentences import places, say
+from ablate.store.records import FAILED
 from ablate.units import ends, number, plural, signed
 
 MANY = 12  # arms of a matrix from which on the best are first
@@ -191,7 +192,7 @@ def _limits(data: ReportData) -> Iterator[tuple[str, str]]:
     open_runs = data.compared.drop_duplicates("run")["status"]
     if waiting := int(open_runs.isin(fairness.UNFINISHED).sum()):
         yield f"{plural(waiting, 'run')} still to run", "runs"
-    if broken := int(open_runs.isin(["diverged", "failed", "oom", "timeout"]).sum()):
+    if broken := int(open_runs.isin(["diverged", *FAILED]).sum()):
         yield f"{plural(broken, 'run')} diverged or failed", "troubles"
     if unplanned := len(data.unplanned):
         yield f"{plural(unplanned, 'cell')} without a run to compare", "effects"

@@ -13,6 +13,7 @@ from ablate.report.document import Figure
 
 PAGE = 2_900_000  # characters of a page, which has to stay below 3 MB
 SCALE = 1.5  # pixels of an image for each of a screen
+LONGEST = 16_383  # pixels of a side of a WebP image
 COLORS = 128  # of an image; with 32 arms have colours of others in the legend
 
 
@@ -47,14 +48,18 @@ def _image(figure: Figure) -> str:
     """Return a figure as an image on white, whatever the colours of the page."""
     import vl_convert  # 0.3 s, and few pages need it
 
-    pixels = vl_convert.svg_to_png(figure.file.read_text(encoding="utf-8"), scale=SCALE)
+    svg, scale = figure.file.read_text(encoding="utf-8"), SCALE
+    pixels = vl_convert.svg_to_png(svg, scale=scale)
+    if (side := max(Image.open(io.BytesIO(pixels)).size)) > LONGEST:
+        scale *= (LONGEST - 1) / side
+        pixels = vl_convert.svg_to_png(svg, scale=scale)
     marks = Image.open(io.BytesIO(pixels)).convert("RGBA")
     paper = Image.new("RGB", marks.size, "white")
     paper.paste(marks, mask=marks)
     file = io.BytesIO()
     paper.quantize(COLORS).convert("RGB").save(file, "webp", lossless=True, quality=50)
     data = b64encode(file.getvalue()).decode()
-    width, height = (round(size / SCALE) for size in paper.size)
+    width, height = (round(size / scale) for size in paper.size)
     return (
         f'<img src="data:image/webp;base64,{data}" alt="{html.escape(figure.alt)}"'
         f' width="{width}" height="{height}">'

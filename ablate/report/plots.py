@@ -25,6 +25,7 @@ from ablate.report.document import Figure
 from ablate.report.figure_set import FigureSet, Panel
 from ablate.report.labels import sentence
 from ablate.report.sentences import places as places_of
+from ablate.store.records import ACCEPTED
 from ablate.study import tuned, tuned_field
 from ablate.study.values import UNLIMITED
 from ablate.units import count, listed
@@ -43,7 +44,10 @@ MARKS = (
     "Mark: mean over seeds with its 95% t-interval, from three seeds on; faint points: single runs."
 )
 BAND = "Line: mean over seeds; band: lowest to highest seed."
-OUTSIDE = "An arm far from the others is not drawn; its mean stands beside its name."
+OUTSIDE = "An arm far from the others is not drawn; its mean is in brackets after its name."
+LINE_OUTSIDE = (
+    "A line far from the others is not drawn; its best value is in brackets after its name."
+)
 SHORT = "A thin line is a run that ended early, with a cross where it diverged."
 
 
@@ -66,7 +70,7 @@ def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         labels = data.labels
         caption = (
             f"Each level minus {of}. {_marks(data, frames[0])}"
-            + (" Arrow: beyond the axis." if leaving(*frames) else "")
+            + (" Arrow: it continues beyond the axis." if leaving(*frames) else "")
             + (" The best levels are first." if name == "effects" and many else "")
         )
         look: dict[str, Any] = {"label": labels.difference, "goal": labels.goal}
@@ -399,7 +403,11 @@ def heat(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     caption = (
         "Mean over the seeds that completed."
         + (" Empty: no run." if len(frame.drop_duplicates([x, y])) < _size(frame, x, y) else "")
-        + (" The furthest values have the colour of the end." if beyond(frame, x=x, y=y) else "")
+        + (
+            " Values beyond the colour scale have the colour of its end."
+            if beyond(frame, x=x, y=y)
+            else ""
+        )
     )
     look: dict[str, Any] = {"x": x, "y": y, "label": labels.axis, "places": data.places}
     return [figure_set.add("heat", title, caption, figures.heat, frame, **look)]
@@ -450,7 +458,7 @@ def pareto(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     caption = (
         "Mark: mean over seeds; line: fastest to slowest seed; faint points: single runs, which"
         " may have shared the machine with other processes."
-        + (" Grey line: through the arms that no other beats in both." if joined else "")
+        + (" Grey line: joins the arms that no other arm beats in both." if joined else "")
     )
     look = {"goal": labels.goal, "label": labels.axis, "places": data.places}
     return figure_set.panels("pareto", title, caption, figures.pareto, panels, **look)
@@ -555,8 +563,8 @@ def lacking(frame: pd.DataFrame, x: str) -> str:
 
 def _positions(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     caption = (
-        "Each mark is the mean over positions from its own to the next mark's; the axis is"
-        f" logarithmic. {BAND}"
+        "A mark is the mean over the positions from its own up to that of the next mark; the axis"
+        f" of positions is logarithmic. {BAND}"
     )
     if _reads_apart(data):
         return []
@@ -580,9 +588,7 @@ def _reads_apart(data: ReportData) -> bool:
 
 def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """Return what decided over the learning rates tried, with the chosen ones marked."""
-    frame = data.runs[
-        (data.runs["role"] == "tune") & data.runs["status"].isin(["complete", "diverged"])
-    ]
+    frame = data.runs[(data.runs["role"] == "tune") & data.runs["status"].isin(ACCEPTED)]
     found = data.findings.of(Tuning)
     called = group_names(data, found)
     named = [
@@ -618,9 +624,7 @@ def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         panels.append(Panel(stratum, part, rings))
     axes = {"hue": "group", "goal": labels.goal}
     if not look["own"] and any(far_at_rates(panel.frames[0], **axes) for panel in panels):
-        caption += (
-            " A line far from the others is not drawn; its best value stands beside its name."
-        )
+        caption += f" {LINE_OUTSIDE}"
     what = "the learning rate" if field == "lr" else field
     title = f"{sentence(labels.phrase)} over {what}"
     return figure_set.panels("tuning", title, caption, figures.rates, panels, **look)

@@ -239,7 +239,8 @@ def plots(figure_set: FigureSet, scaled: Scaled, labels: MetricLabels) -> list[F
     if scaled.fits:
         x = next(iter(scaled.fits.values())).form.columns[0]
         caption = (
-            "Residual of every run; hollow: runs held out for the check, but included in this fit."
+            "Residual of every run. Hollow: runs that the check leaves out of its fit; this fit has"
+            " them."
         )
         shown = scaled.frame[scaled.frame["residual"].notna()]
         plotted.append(
@@ -269,7 +270,7 @@ def _caption(scaled: Scaled, x: str) -> str:
     if scaled.forecasts:
         text += " Diamond: predicted loss, with the 95% interval of a run."
     return text + (
-        " Hollow: held out from the check; dotted: the fit without them."
+        " Hollow: runs that the check leaves out of its fit; dotted: that fit."
         if scaled.frame["held_out"].any()
         else ""
     )

@@ -10,13 +10,13 @@ from functools import lru_cache
 import numpy as np
 
 from ablate.stats.distributions import t_isf, t_sf
+from ablate.stats.planning import ALPHA
 from ablate.stats.ranks import chosen_p, doubled_ranks
 from ablate.stats.values import Floats, Values
 from ablate.units import SAME
 
 NAN = float("nan")
 DRAWS = 20_000  # of each kind of noise without groups
-ALPHA = 0.05
 
 
 @dataclass(frozen=True)

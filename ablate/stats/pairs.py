@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ablate.stats.crossed import crossed_noise
-from ablate.stats.distributions import correlation_p, norm_isf, norm_sf
+from ablate.stats.distributions import correlation_p, norm_isf, norm_sf, t_isf
 from ablate.stats.planning import ALPHA, resolvable, two_stage
 from ablate.stats.values import (
     Floats,
@@ -31,6 +31,7 @@ from ablate.stats.values import (
     quantile,
     satterthwaite,
     spread,
+    spreads,
 )
 from ablate.units import SAME
 
@@ -153,6 +154,29 @@ def after_pilot(
     )
 
 
+def standard_errors(d: Floats) -> Floats:
+    """Return the standard error of the mean of each row, [...]; NaN where it is not known.
+
+    Args:
+        d: Differences, [..., n]; those that are not finite are lost.
+    """
+    known, sd = np.isfinite(d), spreads(d)
+    none = ~np.where(known, d, 0.0).any(axis=-1)
+    errors = sd / np.sqrt(known.sum(axis=-1).clip(1))
+    return np.where((sd > 0) | ((sd == 0) & none), errors, NAN)
+
+
+def half_widths(d: Floats, confidence: float) -> Floats:
+    """Return half the width of the t interval of the mean of each row, as `noise_of` has it.
+
+    Args:
+        d: As in `standard_errors`.
+        confidence: Of each interval.
+    """
+    counts, which = np.unique(np.isfinite(d).sum(axis=-1), return_inverse=True)
+    return np.asarray(t_isf((1 - confidence) / 2, counts - 1)[which] * standard_errors(d))
+
+
 def noise_of(
     differences: Values,
     pilot: Values = (),
@@ -175,8 +199,7 @@ def noise_of(
     if crossed is not None:
         return crossed_noise(differences, crossed)
     d, _ = finite(differences)
-    n, sd = len(d), spread(d)
-    error = sd / math.sqrt(n) if sd > 0 or (sd == 0 and not d.any()) else NAN
+    n, error = len(d), float(standard_errors(d))
     if not (first := pilot_spread(pilot)):
         return Noise(((error, n - 1),))
     stein = first / math.sqrt(n), len(finite(pilot)[0]) - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,41 +26,56 @@ def finite(values: Values) -> tuple[Floats, int]:
 
 
 def spread(d: Floats) -> float:
-    """Return the standard deviation on n − 1 degrees of freedom.
+    """Return the standard deviation of finite values as `spreads` does; NaN below two."""
+    return float(spreads(d))
+
+
+def spreads(d: Floats) -> Floats:
+    """Return the standard deviation of each row on n − 1 degrees of freedom, [...].
 
     Exactly 0 where values differ by rounding only; NaN below two values.
+
+    Args:
+        d: [..., n]; values that are not finite are lost.
     """
-    if len(d) < 2:
-        return math.nan
-    sd = float(d.std(ddof=1))
-    return 0.0 if sd <= SAME * largest(d) else sd
+    known = np.isfinite(d)
+    _, _, sd = _moments(d, known)
+    return np.where(sd <= SAME * largest(d, known), 0.0, sd)
 
 
-def largest(*columns: npt.ArrayLike) -> float:
-    """Return the largest absolute value of finite numbers; 0 without any."""
-    each = (np.abs(np.asarray(column, float)) for column in columns)
-    return float(max(one.max(where=np.isfinite(one), initial=0.0) for one in each))
+def _moments(d: Floats, known: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[Any], Floats, Floats]:
+    """Return number, mean and standard deviation of the known values of each row."""
+    n = known.sum(axis=-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(known, d, 0.0).sum(axis=-1) / n
+        squares = np.where(known, d - mean[..., None], 0.0) ** 2
+        return n, mean, np.where(n < 2, math.nan, np.sqrt(squares.sum(axis=-1) / (n - 1)))
+
+
+def largest(column: Floats, known: npt.ArrayLike = True) -> Floats:
+    """Return the largest absolute value of the known values of each row; 0 without any."""
+    return np.asarray(np.where(known, np.abs(column), 0.0).max(axis=-1, initial=0.0))
 
 
 def differences(values: npt.ArrayLike, baseline: npt.ArrayLike) -> Floats:
-    """Return the differences [n] of pairs, without what is rounding error of their values.
+    """Return the differences [..., n] of pairs, without what is rounding error of their values.
 
-    If they differ from each other by no more than that, they are equal; and if they differ from 0
-    by no more, they are 0.
+    If those of a row differ from each other by no more than that, they are equal; and if they
+    differ from 0 by no more, they are 0.
 
     Args:
-        values: [n], one a seed.
-        baseline: [n], of the same seeds.
+        values: [..., n], one a seed.
+        baseline: [..., n], of the same seeds.
     """
     one, other = np.asarray(values, float), np.asarray(baseline, float)
     with np.errstate(invalid="ignore"):  # inf − inf
         d: Floats = one - other
     known = np.isfinite(d)
-    rounding = SAME * largest(one[known], other[known])
-    if known.any() and (known.sum() < 2 or d[known].std(ddof=1) <= rounding):
-        mean = float(d[known].mean())
-        d[known] = 0.0 if abs(mean) <= rounding else mean
-    return d
+    rounding = SAME * np.maximum(largest(one, known), largest(other, known))
+    n, mean, sd = _moments(d, known)
+    equal = (n == 1) | (sd <= rounding)
+    mean = np.where(np.abs(mean) <= rounding, 0.0, mean)
+    return np.where(known & equal[..., None], mean[..., None], d)
 
 
 def satterthwaite(squares: Sequence[float], dfs: Sequence[float]) -> float:

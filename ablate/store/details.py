@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row
 from ablate import kinds
 from ablate.errors import AblateError
 from ablate.store.database import Database, whole
+from ablate.store.owners import STATUS
 from ablate.store.records import WEIGHTS
 from ablate.store.schema import from_db
 
@@ -37,6 +38,7 @@ class RunDetails:
 
     Attributes:
         row: Columns of the table `run`.
+        status: One of `ablate.store.records.SHOWN_STATUS`.
         fields: Resolved fields, without the seed.
         members: Cells that it belongs to.
         attempts: Columns of the table `attempt`, the first attempt first.
@@ -48,6 +50,7 @@ class RunDetails:
     """
 
     row: Mapping[str, Any]
+    status: str
     fields: Mapping[str, Any]
     members: Sequence[Member]
     attempts: Sequence[Mapping[str, Any]]
@@ -67,11 +70,6 @@ class RunDetails:
         """Tokens of a step of its curves; None if they are unknown, as those of a script."""
         steps, tokens = self.row["steps"], self.row["tokens"]
         return tokens // steps if steps and tokens is not None else None
-
-    @property
-    def status(self) -> str:
-        """Status of the run, as in `ablate.store.records.RUN_STATUS`."""
-        return str(self.row["status"])
 
 
 def find(db: Database, *names: str, curves: bool = False) -> list[RunDetails]:
@@ -179,9 +177,9 @@ def _details(connection: Connection, row: Row[Any], curves: bool) -> RunDetails:
     artifacts = connection.exec_driver_sql(
         "SELECT path, kind FROM artifact WHERE run_id = ?", (row.id,)
     )
-    parent = connection.exec_driver_sql(
-        "SELECT id, status FROM run WHERE id = ?", (row.parent_run_id,)
-    ).first()
+    with_status = f"SELECT id, {STATUS} AS status FROM run WHERE id = ?"
+    own = connection.exec_driver_sql(with_status, (row.id,)).one()
+    parent = connection.exec_driver_sql(with_status, (row.parent_run_id,)).first()
     children = connection.exec_driver_sql(
         "SELECT id FROM run WHERE parent_run_id = ? ORDER BY id", (row.id,)
     )
@@ -190,6 +188,7 @@ def _details(connection: Connection, row: Row[Any], curves: bool) -> RunDetails:
     )
     return RunDetails(
         row._asdict(),
+        own.status,
         json.loads(row.fields),
         [
             Member(study, cell, role, bool(active), metric)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.store.database import Database
+from ablate.store.owners import STATUS
 from ablate.store.records import FAILED
 from ablate.store.status import TRIED, selected, settings, tried
 from ablate.study import tuned_field
@@ -197,7 +198,7 @@ def marks(db: Database, study: str) -> dict[int, Mark]:
     rows = selected(
         db,
         f"""
-        SELECT run.id, run.key, run.status, max(attempt.journal), count(attempt.id),
+        SELECT run.id, run.key, {STATUS}, max(attempt.journal), count(attempt.id),
                total(attempt.journal_offset)
         FROM (SELECT DISTINCT run.id {_RUNS} WHERE study.name = :study AND cell.active) AS its
              JOIN run ON run.id = its.id LEFT JOIN attempt ON attempt.run_id = run.id

@@ -30,17 +30,14 @@ from ablate.paths import atomic
 from ablate.store import owners, replaced, schema, studies, views
 from ablate.store.database import Database
 from ablate.store.evaluated import revalidate
-from ablate.store.records import ACCEPTED, ATTEMPT_STATUS
+from ablate.store.records import ACCEPTED, ATTEMPT_STATUS, FAILED
 from ablate.store.register import refuse_other_measures
 from ablate.store.studies import StudyContent, rank
 from ablate.study.parse import NAME, NAMED
 from ablate.study.revision import between, changes
 from ablate.units import listed
 
-_RUN_RANK = (
-    *("planned", "failed", "oom", "timeout", "stopped"),
-    *("running", "diverged", "complete"),
-)
+_RUN_RANK = ("planned", *FAILED, "stopped", "running", "diverged", "complete")
 _WITH_RESULT = (*ACCEPTED, "superseded")
 _RUN = tuple(
     column.name for column in schema.run.columns if column.name not in ("id", "parent_run_id")

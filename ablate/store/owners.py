@@ -36,6 +36,14 @@ LEASE_SECONDS = 60.0  # without a new heartbeat, after which an attempt on anoth
 
 QUEUE = "slurm"
 
+# Status of `run`; "queued" instead of "running" while its attempt waits in a cluster's queue
+STATUS = f"""
+CASE WHEN run.status = 'running' AND EXISTS (
+    SELECT 1 FROM attempt WHERE attempt.run_id = run.id AND attempt.status = 'running'
+    AND attempt.device IS NULL AND substr(attempt.owner, 1, {len(QUEUE) + 1}) = '{QUEUE}/')
+THEN 'queued' ELSE run.status END
+"""
+
 REASON = 2000  # most bytes of why a launcher ended
 _GONE = "its launcher and its worker no longer ran"
 

@@ -12,6 +12,8 @@ RUN_STATUS = (
     *("planned", "running", "complete", "diverged"),
     *("failed", "oom", "timeout", "stopped"),
 )
+# what readers are shown of a run: see `ablate.store.owners.STATUS`
+SHOWN_STATUS = ("queued", *RUN_STATUS)
 # of an attempt, in the order in which `ablate.store.merge` prefers one over those before it
 ATTEMPT_STATUS = (
     *("running", "dead", "failed", "oom", "timeout", "stopped"),

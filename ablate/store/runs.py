@@ -21,11 +21,11 @@ from ablate.store.database import Database, whole
 from ablate.store.evaluated import differing, evaluations, fallback
 from ablate.store.ingest import ingest, utc
 from ablate.store.owners import Owner, mark_dead, stale_attempts
-from ablate.store.records import WEIGHTS, Candidate, Claim
+from ablate.store.records import FAILED, WEIGHTS, Candidate, Claim
 from ablate.study import Keep
 
-_OPEN = """
-run.status IN ('planned', 'stopped', 'failed', 'oom', 'timeout')
+_OPEN = f"""
+run.status IN {("planned", "stopped", *FAILED)}
 OR run.status = 'complete' AND NOT EXISTS (
     SELECT 1 FROM attempt WHERE run_id = run.id AND status = 'complete'
            AND evaluation = study.evaluation)

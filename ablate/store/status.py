@@ -15,12 +15,13 @@ from ablate import metrics
 from ablate.store.database import CHECKPOINT, Database
 from ablate.store.names import require_study
 from ablate.store.noise import over_seeds
-from ablate.store.owners import QUEUE, dead
+from ablate.store.owners import QUEUE, STATUS, dead
 from ablate.store.records import ACCEPTED, FAILED
 from ablate.study import OWN, kind_of, tuned, tuned_field
 from ablate.units import decimals, listed
 
-UNFINISHED = ("planned", "running", "stopped")  # statuses of runs that may still get a result
+# statuses of runs that may still get a result
+UNFINISHED = ("planned", "queued", "running", "stopped")
 _OF_STUDY = (
     "run.id IN (SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id = :study"
     " AND active)"
@@ -32,7 +33,7 @@ class Survey:
     """Numbers of a study's runs.
 
     Attributes:
-        counts: Status → number of runs.
+        counts: Status → number of runs, those that wait in a cluster's queue as "queued".
         flops_left: FLOPs of the whole trainings of unfinished runs; one of unknown FLOPs counts
             as 1.
     """
@@ -46,9 +47,9 @@ class Survey:
         return sum(self.counts.values())
 
     @property
-    def running(self) -> int:
-        """Number of running runs."""
-        return self.counts.get("running", 0)
+    def claimed(self) -> int:
+        """Number of runs that a launcher has: running or queued."""
+        return self.counts.get("running", 0) + self.counts.get("queued", 0)
 
     @property
     def done(self) -> int:
@@ -104,31 +105,13 @@ class StudyStatus:
     waiting: list[str]  # see `waiting`
     places: int = 4  # decimals of their losses: two digits of the deviation over seeds
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """Status → number of runs, those that wait in a queue apart from the running ones."""
-        return with_queued(self.survey.counts, sum(run.waits for run in self.working))
-
-
-def with_queued(counts: dict[str, int], waiting: int) -> dict[str, int]:
-    """Return counts of runs by status in which those that wait in a queue are "queued".
-
-    Args:
-        counts: With them as "running", as the database has them.
-        waiting: How many they are.
-    """
-    if not waiting:
-        return counts
-    split = counts | {"running": counts.get("running", 0) - waiting, "queued": waiting}
-    return {status: number for status, number in split.items() if number}
-
 
 def survey(db: Database, study_id: int) -> Survey:
     """Count the runs of a study by status."""
     rows = selected(
         db,
-        "SELECT status, count(*) AS number, sum(coalesce(flops, 1)) AS flops FROM run WHERE"
-        f" {_OF_STUDY} GROUP BY status",
+        f"SELECT {STATUS} AS status, count(*) AS number, sum(coalesce(flops, 1)) AS flops FROM run"
+        f" WHERE {_OF_STUDY} GROUP BY 1",
         study=study_id,
     )
     return Survey(
@@ -306,13 +289,27 @@ def first_failed(db: Database, study: str) -> int | None:
     return None if row.any else row.run
 
 
+def queued(db: Database, study: str) -> set[int]:
+    """Return the runs of a study that wait in a cluster's queue."""
+    rows = selected(
+        db,
+        "SELECT DISTINCT run.id AS run FROM study JOIN cell ON cell.study_id = study.id JOIN member"
+        " ON member.cell_id = cell.id JOIN run ON run.id = member.run_id WHERE study.name = :study"
+        f" AND cell.active AND {STATUS} = 'queued'",
+        study=study,
+    )
+    return {row.run for row in rows}
+
+
 def counts_by_cell(db: Database, study: str) -> dict[str, dict[str, int]]:
-    """Return cell → status → number of runs of the study of that name."""
+    """Return cell → status, as in `Survey.counts` → number of runs of the study of that name."""
     counts: dict[str, dict[str, int]] = {}
     rows = selected(
         db,
-        "SELECT cell, status, count(*) AS number FROM all_runs WHERE study = :study"
-        " GROUP BY cell, status ORDER BY min(run)",
+        f"SELECT cell.label AS cell, {STATUS} AS status, count(*) AS number FROM study JOIN cell ON"
+        " cell.study_id = study.id JOIN member ON member.cell_id = cell.id JOIN run ON run.id ="
+        " member.run_id WHERE study.name = :study AND cell.active GROUP BY 1, 2 ORDER BY"
+        " min(run.id)",
         study=study,
     )
     for row in rows:

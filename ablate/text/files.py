@@ -311,7 +311,7 @@ def _most_is_utf8(buffer: Buffer) -> bool:
     decoded = _Decoded(buffer, 0, "utf-8")
     for _ in decoded.pieces():
         pass
-    return decoded.n_valid >= decoded.n_bad
+    return decoded.mostly_text
 
 
 def _guess(path: Path, buffer: Buffer, at: int) -> str:
@@ -356,6 +356,7 @@ class _Decoded:
         n_bad: Places that are no text.
         n_valid: Characters that are text, and would be no text in most other encodings: those that
             are no ASCII, all of UTF-16 and UTF-32.
+        cut: Whether its end is within a character of UTF-8, of which two bytes or more are there.
         line: Line of the first place that is no text.
         wide: Whether the encoding is UTF-16 or UTF-32.
     """
@@ -363,8 +364,16 @@ class _Decoded:
     def __init__(self, buffer: Buffer, start: int, encoding: str) -> None:
         self.encoding = encoding
         self.n_bad = self.n_valid = self.line = 0
+        self.cut = False
         self._buffer, self._start, self._lines = buffer, start, 1
         self.wide = encoding.startswith(("utf-16", "utf-32"))
+
+    @property
+    def mostly_text(self) -> bool:
+        """Whether most of the characters that are no ASCII are text. A cut one at the end is: in
+        other encodings a text hardly ever ends in such bytes.
+        """
+        return self.n_valid >= self.n_bad - self.cut
 
     def pieces(self) -> Iterator[str]:
         """Yield the text; the last piece may be empty."""
@@ -385,6 +394,7 @@ class _Decoded:
             before = error.object[: error.start].decode(self.encoding, "ignore")
             self.line = self._lines + before.count("\n")
         self.n_bad += 1
+        self.cut = error.reason == "unexpected end of data" and error.end - error.start > 1
         return "\ufffd", error.end
 
 
@@ -394,7 +404,7 @@ def _check_bad(path: Path, decoded: _Decoded, mark: bytes, reading: Reading) -> 
     Raises:
         AblateError: They are many, so that the encoding is another one, or one of several.
     """
-    most = mark or decoded.n_valid >= decoded.n_bad
+    most = mark or decoded.mostly_text
     if most and decoded.n_bad <= max(_FEW, _FEW_OF * decoded.n_valid):
         return
     do = (

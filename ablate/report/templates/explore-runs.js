@@ -129,7 +129,7 @@ function rowOf(run, columns) {
     const text = column.show ? column.show(run) : String(column.of(run) ?? "–");
     const link = { href: `#run=${run.run}`, "data-focus": `run ${run.run} ${run.cell.label} ${run.role}`, "aria-haspopup": "dialog" };
     const content = column.name === "run" ? element("a", link, text) : text;
-    const bad = column.name === "status" && !["complete", "planned", "running"].includes(run.status);
+    const bad = column.name === "status" && !["complete", "planned", "queued", "running"].includes(run.status);
     return element("td", { class: column.numeric ? "n" : bad ? "bad" : null }, content);
   });
   const open = (event) => {
