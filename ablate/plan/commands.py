@@ -18,7 +18,8 @@ from ablate.kinds import SEEDS, Run, kind
 from ablate.kinds.words import words_of
 from ablate.plan.model import Cell, Plan, Resolved, Text
 from ablate.study import Fields, Study
-from ablate.study.command import REVISION, Command
+from ablate.study.command import REVISION
+from ablate.study.model import Command
 from ablate.study.source import Source, located
 from ablate.study.template import placeholders
 from ablate.units import duration, listed
