@@ -18,7 +18,7 @@ LATER = {
     "kinds/transformer.py": "ablate.train.engine",
     "kinds/finetune.py": "ablate.train.finetune",
     "kinds/image.py": "ablate.train.images",
-    "sizes.py": "ablate.model.measure",
+    "sizes.py": "ablate.model",
     "plan/check.py": "ablate.train",
     "plan/starting.py": "ablate.train",
     "train/start.py": "ablate.trained",
