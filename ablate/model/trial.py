@@ -329,7 +329,7 @@ def alone(config: RunConfig) -> str:
     return packed(few)
 
 
-def learns(config: RunConfig, steps: int = STEPS) -> str:
+def learns(config: RunConfig) -> str:
     """Whether the loss falls by AdamW on a text with a rule.
 
     The text repeats itself, and has one token, the last, that never occurs.
@@ -344,7 +344,7 @@ def learns(config: RunConfig, steps: int = STEPS) -> str:
         shown = clean[..., 1:].masked_fill(hidden, config.n_vocab - 1)
         wanted = clean[..., 1:].masked_fill(~hidden, -100)
     optimiser, losses = torch.optim.AdamW(model.parameters(), lr=RATE), []
-    for step in range(steps):
+    for step in range(STEPS):
         model.rng.step.fill_(step)
         loss = F.cross_entropy(logits_of(model, shown).flatten(0, 2), wanted.flatten())
         optimiser.zero_grad()
