@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ablate.results import finals as finals
     from ablate.results import load as load
     from ablate.results import pairs as pairs
-    from ablate.trained import load_model as load_model
+    from ablate.trained.load import load_model as load_model
 
 __version__ = "0.1.0"
 
@@ -37,7 +37,7 @@ _LAZY = dict.fromkeys(("load", "curves", "finals", "pairs"), "ablate.results") |
     "factor": "ablate.components",
     "Field": "ablate.components",
     "log": "ablate.logged",
-    "load_model": "ablate.trained",
+    "load_model": "ablate.trained.load",
     "metric": "ablate.metrics",
 }
 

@@ -287,8 +287,8 @@ def compact_points(
     series: str | Iterable[str] | None,
     db: Source,
     *,
-    points: int | None = None,
-    role: str | None = "compare",
+    points: int | None,
+    role: str | None,
 ) -> pd.DataFrame:
     """Return the points of `curves` in few bytes, each point of a run once, without its cells.
 

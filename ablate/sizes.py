@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.components import CATALOGUE, Component, Counts, linear
+from ablate.components.base import Parts
 from ablate.components.catalogue import OF_MODELS
 from ablate.components.finetuning import choices
 from ablate.config import LOADED_FIELDS, RunConfig
@@ -39,24 +40,6 @@ class Sizes:
     recomputed_bytes_per_token: int | None
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Sizes of a model by its parts: one block, the rest of the body, embeddings and head.
-
-    Attributes:
-        counted: Whether FLOPs and memory are known, too.
-        divided: Whether it is known what the body is.
-        tokens: How many tokens the counts are for, besides parameters.
-    """
-
-    block: Counts
-    body: Counts
-    rest: Counts
-    counted: bool = True
-    divided: bool = True
-    tokens: int = 1
-
-
 class _Unknown(Exception):
     """A component does not know its sizes."""
 
@@ -79,9 +62,9 @@ def params(config: RunConfig) -> int:
         try:
             _stated(config)
         except _Unknown:
-            from ablate.model.measure import params as measured  # as in `_measured`
+            from ablate.model import measure  # as in `_measured`
 
-            return measured(_shape(config), config.n_layer)
+            return measure.params(_shape(config), config.n_layer)
     return count(config).params
 
 
@@ -349,9 +332,9 @@ def alone(config: RunConfig) -> str:
     """
     shape, why = _shape(config), ""
     if any(one.origin for one in shape.parts):
-        from ablate.model.measure import alone as tried  # `tests/test_structure.py` allows it
+        from ablate.model import trial  # as in `_measured`
 
-        why = tried(shape)
+        why = trial.alone(shape)
     solo = (one for one in config.parts if one.plain is not None and one.solo)
     return next((f"{one.factor} = {one.name!r} {one.solo}" for one in solo), why)
 
@@ -374,6 +357,6 @@ def _shape(config: RunConfig) -> RunConfig:
 @functools.lru_cache(maxsize=1 << 12)
 def _measured(config: RunConfig) -> Parts:
     """Return the sizes by part, counted from the real modules on torch's meta device."""
-    from ablate.model.measure import parts  # a later module: `tests/test_structure.py` allows it
+    from ablate.model import measure  # a later module: `tests/test_structure.py` allows it
 
-    return parts(config)
+    return measure.parts(config)

@@ -1,11 +1,11 @@
 """Tries levels and metrics of a user's own, as `ablate check` does.
 
-A level passes every trial of `ablate.model.trial`.
+A level passes every trial of `TRIALS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from ablate import sizes
 from ablate.components import CATALOGUE, Component
 from ablate.components.catalogue import OF_MODELS
 from ablate.config import RunConfig, resolve
 from ablate.errors import AblateError
 from ablate.metrics import Metric
-from ablate.model.trial import TRIALS, said
+from ablate.model import trial
 from ablate.text import Tokens, corpora, sources
 from ablate.text.tokenizers import Own, located
 from ablate.train.meter import SERIES
@@ -46,7 +47,7 @@ class Tried:
     """What came of a trial.
 
     Attributes:
-        what: Its name, a key of `ablate.model.trial.TRIALS`.
+        what: Its name, a key of `TRIALS`.
         verdict: "ok", "FAILED", or "alone" for a level that works, but not in packs.
         text: What holds, or what is wrong.
     """
@@ -54,6 +55,42 @@ class Tried:
     what: str
     verdict: str
     text: str
+
+
+def sized(config: RunConfig) -> str:
+    """Whether the model has as many parameters as is said of it."""
+    planned, found = sizes.count(config).params, trial.built(config).n_params
+    return "" if planned == found else f"{planned:,} parameters are stated, the model has {found:,}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial.
+
+    Attributes:
+        holds: What holds where nothing is found.
+        run: Returns what is wrong, "" for nothing.
+        needed: Whether other trials mean nothing without it.
+        fatal: Whether a level that fails it is wrong; else it is only slower.
+    """
+
+    holds: str
+    run: Callable[[RunConfig], str]
+    needed: bool = False
+    fatal: bool = True
+
+
+TRIALS = {
+    "shapes": Trial("logits are [B, T, V] and finite", trial.shapes, needed=True),
+    "determinism": Trial(
+        "the same seed and tokens give the same numbers", trial.deterministic, needed=True
+    ),
+    "causality": Trial("no token sees a later one, or another sequence", trial.causality),
+    "gradients": Trial("a gradient reaches every parameter", trial.gradients),
+    "packs": Trial("a member of a pack computes what it computes alone", trial.packed, fatal=False),
+    "sizes": Trial("the model has the parameters that are planned", sized),
+    "learning": Trial(f"the loss falls within {trial.STEPS} steps", trial.learns),
+}
 
 
 def tried(component: Component) -> Iterator[Tried]:
@@ -70,14 +107,14 @@ def tried(component: Component) -> Iterator[Tried]:
         wrong = _trains(config)
         yield Tried("training", "FAILED" if wrong else "ok", wrong or TRAINS)
         return
-    for what, trial in TRIALS.items():
+    for what, one in TRIALS.items():
         try:
-            wrong = trial.run(config)
+            wrong = one.run(config)
         except Exception as error:
-            wrong = said(config, error)
-        verdict = "FAILED" if trial.fatal else "alone"
-        yield Tried(what, verdict if wrong else "ok", wrong or trial.holds)
-        if wrong and trial.needed:
+            wrong = trial.said(config, error)
+        verdict = "FAILED" if one.fatal else "alone"
+        yield Tried(what, verdict if wrong else "ok", wrong or one.holds)
+        if wrong and one.needed:
             return
 
 
@@ -154,7 +191,7 @@ def _trains(config: RunConfig) -> str:
         resumed = _losses(rest, config.steps - config.steps // 2)
         warmed = _losses(_begun(config.model_copy(update={"warmup": 0.5})))
     except Exception as error:
-        return said(config, error)
+        return trial.said(config, error)
     if not np.array_equal(once, again, equal_nan=True):
         return "the same run gives other losses the second time"
     first, last = once[0], once[-5:].mean()

@@ -18,11 +18,12 @@ from ablate import snapshot, stats, store
 from ablate.components import CATALOGUE
 from ablate.errors import AblateError
 from ablate.kinds import Run
+from ablate.kinds.words import words_of
 from ablate.plan import Plan, plan
 from ablate.store.register import register
 from ablate.study.command import OF_RUNS, SECONDS
 from ablate.study.parse import parse
-from ablate.study.template import check_no_shell, filled, words
+from ablate.study.template import check_no_shell, words
 
 GOOD: dict[str, str] = {
     "name": '"own"',
@@ -59,10 +60,7 @@ def study(
 
 
 def line(folder: Path, made: Plan, cell: int = 0) -> list[str]:
-    from ablate.kinds.command import values_of
-
-    assert made.study.command
-    return filled(made.study.command.words, values_of(made.cells[cell].run, "OUT", "CHECK"))
+    return words_of(made.cells[cell].run, "OUT", "CHECK")
 
 
 def test_a_run_is_its_command_line(tmp_path: Path) -> None:

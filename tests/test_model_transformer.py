@@ -19,6 +19,7 @@ from ablate.model import trial
 from ablate.model.layers import Dropout, DropoutRng
 from ablate.model.transformer import Transformer
 from ablate.model.trial import loss_of
+from ablate.trying import TRIALS
 
 POSITIONS, TOPOLOGIES = CATALOGUE["position"].names, CATALOGUE["topology"].names
 
@@ -176,7 +177,7 @@ def test_packed_equals_solo(config: RunConfig) -> None:
 @pytest.mark.parametrize("config", [changed for _, _, _, changed in ONE_FACTOR], ids=ONE_FACTOR_IDS)
 def test_every_level_passes_the_trials_of_a_users_own(config: RunConfig) -> None:
     for what in ("shapes", "determinism", "causality", "sizes"):
-        assert not trial.TRIALS[what].run(config.model_copy(update={"precision": "float64"})), what
+        assert not TRIALS[what].run(config.model_copy(update={"precision": "float64"})), what
     assert not trial.works(config)
 
 

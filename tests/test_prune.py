@@ -28,7 +28,8 @@ from ablate.stats.text import independent, over_windows
 from ablate.study import load
 from ablate.text import corpora, tokenizers
 from ablate.train import weights
-from ablate.trained import Model, load_model
+from ablate.trained import Model
+from ablate.trained.load import load_model
 from ablate.trained.prune import Part, Pruned, prune
 from ablate.units import signed
 

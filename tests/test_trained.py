@@ -29,7 +29,8 @@ from ablate.results import database
 from ablate.store import register
 from ablate.study import load
 from ablate.train import weights
-from ablate.trained import hugging_face, load_model
+from ablate.trained import hugging_face
+from ablate.trained.load import load_model
 from ablate.trained.sample import sample
 
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -110,7 +110,7 @@ class Detail:
     devices: Sequence[DeviceUse]
 
 
-def courses(db: Database, names: Sequence[str] = ()) -> list[Course]:
+def courses(db: Database, names: Sequence[str]) -> list[Course]:
     """Return how far studies are, in the order of registration.
 
     Args:

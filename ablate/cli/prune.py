@@ -60,7 +60,7 @@ def prune(
     from ablate.errors import AblateError, unknown
     from ablate.launch import devices
     from ablate.study.values import positive
-    from ablate.trained import load_model
+    from ablate.trained.load import load_model
     from ablate.trained.prune import prune as measure
 
     if heads and blocks:

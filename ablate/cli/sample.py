@@ -59,7 +59,7 @@ def sample(
 
     The study of a run must keep weights: keep = "final" in the table run of the study file.
     """
-    from ablate.trained import load_model
+    from ablate.trained.load import load_model
     from ablate.trained.sample import check_options
     from ablate.trained.sample import sample as write
 

@@ -148,6 +148,24 @@ class Counts:
         return (self.params, self.flops, self.products, self.streams, self.bytes)
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Sizes of a model by its parts: one block, the rest of the body, embeddings and head.
+
+    Attributes:
+        counted: Whether FLOPs and memory are known, too.
+        divided: Whether it is known what the body is.
+        tokens: How many tokens the counts are for, besides parameters.
+    """
+
+    block: Counts
+    body: Counts
+    rest: Counts
+    counted: bool = True
+    divided: bool = True
+    tokens: int = 1
+
+
 def linear(n_in: int, n_out: int, bias: bool) -> Counts:
     """Return parameters and FLOPs of a linear map."""
     return Counts(params=n_in * n_out + bias * n_out, flops=2 * n_in * n_out)

@@ -25,6 +25,7 @@ from ablate.text import Tokens
 _TRAIN, _TEST = (draws.stream(name) for name in ("corrupt", "corrupt held-out text"))
 _TEST_SEED = 0  # of held-out text, whatever the run's seed
 _DRAWS = 4  # uniforms a token
+_LONGEST = 20  # tokens of a span whose length is drawn
 
 
 class Noise(NamedTuple):
@@ -359,10 +360,10 @@ def infilled(
     return source, torch.where(index < count, 0, count)
 
 
-def poisson_shares(mean: float, most: int = 20) -> list[float]:
-    """Return the shares of Poisson numbers of at most 0, 1, …, `most`."""
+def poisson_shares(mean: float) -> list[float]:
+    """Return the shares of Poisson numbers of at most 0, 1, …, `_LONGEST`."""
     shares, share, total = [], math.exp(-mean), 0.0
-    for k in range(most + 1):
+    for k in range(_LONGEST + 1):
         total += share
         shares.append(total)
         share *= mean / (k + 1)

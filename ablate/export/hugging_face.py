@@ -9,8 +9,8 @@ from ablate.store import Database
 
 def write(database: Database, run: str, where: str, role: str) -> str:
     """Save a run's model; see `ablate.export.write`. The role has no effect."""
-    from ablate.trained import load_model
     from ablate.trained.hugging_face import save
+    from ablate.trained.load import load_model
 
     model = load_model(run, database)
     kind = save(model, Path(where))

@@ -239,10 +239,11 @@ def plain(text: object, width: int | None = None) -> str:
 
 
 _FACTORS = re.compile(r"(^|, )[^,=]*=")
+ENTRY = 30  # characters of a line in a legend
 
 
-def entries(names: Iterable[str], width: int = 30, lines: int = 2) -> list[str]:
-    """Return names of arms for a legend, at most `lines` lines of `width` each, all different.
+def entries(names: Iterable[str], lines: int = 2) -> list[str]:
+    """Return names of arms for a legend, at most `lines` lines of `ENTRY` each, all different.
 
     In "mask_ratio × position=0.4 × alibi" and "size=l, norm=pre" the factors are left out first if
     a line is too short and the levels still identify the arm; then names are cut as by `short`.
@@ -251,10 +252,10 @@ def entries(names: Iterable[str], width: int = 30, lines: int = 2) -> list[str]:
     levels = [_FACTORS.sub(r"\1", name) for name in whole]
     unique = [levels.count(level) == 1 and level not in whole for level in levels]
     chosen = [
-        level if len(name) > width and own else name
+        level if len(name) > ENTRY and own else name
         for name, level, own in zip(whole, levels, unique, strict=True)
     ]
-    return short(chosen, width, lines)
+    return short(chosen, ENTRY, lines)
 
 
 def short(names: Iterable[object], width: int, lines: int = 2) -> list[str]:

@@ -304,7 +304,7 @@ def _draw(
     return line
 
 
-def _late(arms: list[Arm], also: float | None = None) -> np.ndarray:
+def _late(arms: list[Arm], also: float | None) -> np.ndarray:
     """Return what the y axis fits: the values of `arms` after their first fifth, and `also`."""
     late = [arm.points[arm.points["x"] >= EARLY * arm.points["x"].max()] for arm in arms]
     return np.array(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from ablate.kinds import SEEDS, Context, Fields, Job, Run
+from ablate.kinds import SEEDS, Context, Fields, Job, process
 from ablate.kinds.free import FreeFields
-from ablate.study.command import OWN, REVISION
+from ablate.study.command import REVISION
 
 
 class Command(FreeFields):
@@ -33,20 +32,4 @@ class Command(FreeFields):
 
     def train(self, job: Job, context: Context) -> None:
         """Run the script and report what it says."""
-        from ablate.kinds.process import train
-
-        train(job, context)
-
-
-def values_of(run: Run, out: str, checkpoints: str) -> dict[str, Any]:
-    """Return name → value of all placeholders of a run.
-
-    Args:
-        run: The run.
-        out: Its folder.
-        checkpoints: Its folder of checkpoints.
-    """
-    own = {name: value for name, value in run.fields.items() if name not in OWN}
-    split = {name: run.seed if own.pop(name, None) is None else run.fields[name] for name in SEEDS}
-    given = {"seed": run.seed, "out": out, "checkpoints": checkpoints}
-    return {**own, **given, **split, "fields": json.dumps(own | {"seed": run.seed})}
+        process.train(job, context)

@@ -20,11 +20,10 @@ from typing import Any
 
 from ablate import snapshot
 from ablate.kinds import CHECKPOINTS, Context, Emit, Job, Run
-from ablate.kinds.command import values_of
+from ablate.kinds.words import words_of
 from ablate.logged import FILE
 from ablate.readings import Curves, Files, Lines, Reading
 from ablate.study.command import REVISION, SECONDS, best, of_script
-from ablate.study.template import filled
 from ablate.units import listed
 
 STOP = 6.0  # seconds in which a script must end after SIGTERM; its worker has 8
@@ -104,9 +103,7 @@ def train(job: Job, context: Context) -> None:
                 commit=taken.commit or None,
                 dirty=bool(taken.changed) if taken.commit else None,
             )
-            words = filled(
-                json.loads(str(run.fields["command"])), values_of(run, str(out), str(checkpoints))
-            )
+            words = words_of(run, str(out), str(checkpoints))
             environment = _environment(run, context.device, out, checkpoints)
             with job.log.open("ab") as log:
                 log.write(f"$ {shlex.join(words)}\n".encode(errors="replace"))

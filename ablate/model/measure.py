@@ -18,37 +18,35 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ablate import loading
 from ablate.components import Counts
+from ablate.components.base import Parts
 from ablate.config import RunConfig
-from ablate.errors import AblateError
 from ablate.model.transformer import Transformer, beside, model_of
-from ablate.sizes import Parts
 
 LARGEST = 1 << 26  # parameters of a model that is tried on the CPU
-VOCABULARY = 1 << 10  # tokens of such a model, where no part has a number of its own
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _apart(function: Callable[P, R]) -> Callable[P, R]:
+def apart(function: Callable[P, R]) -> Callable[P, R]:
     """Keep what a part of the user's own prints out of what a plan prints.
 
     What its functions cache here is forgotten: these are tensors without data.
     """
 
     @functools.wraps(function)
-    def apart(*given: P.args, **named: P.kwargs) -> R:
+    def quiet(*given: P.args, **named: P.kwargs) -> R:
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 return function(*given, **named)
         finally:
             loading.forget_cached()
 
-    return apart
+    return quiet
 
 
-@_apart
+@apart
 def parts(config: RunConfig) -> Parts:
     """Count parameters, FLOPs and activation bytes of one block, and of all else.
 
@@ -64,7 +62,7 @@ def parts(config: RunConfig) -> Parts:
     return Parts(block, Counts(one.body - block.params), rest, one.counted and two.counted)
 
 
-@_apart
+@apart
 def params(config: RunConfig, n_layer: int) -> int:
     """Return the parameters of a model with this number of blocks, as `parts` counts them."""
     if not config.part("architecture").of_blocks:
@@ -192,24 +190,3 @@ def _kept(model: Transformer, sequences: int, casts: bool) -> int:
         saved.pop(parameter.untyped_storage()._cdata, None)
     activations = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
     return activations + 2 * logits.untyped_storage().nbytes()
-
-
-@_apart
-def alone(config: RunConfig) -> str:
-    """Return why runs of a model with plain modules train one at a time; "" if in packs.
-
-    Raises:
-        AblateError: One of its modules does not work.
-    """
-    from ablate.model.trial import packed, works
-
-    fewer = {"n_layer": 1} if config.part("architecture").of_blocks else {}
-    of_tokens = map(config.part, ("architecture", "embedding"))
-    if all("n_vocab" in one.asks for one in of_tokens if one.origin):
-        fewer["n_vocab"] = min(config.n_vocab, VOCABULARY)
-    few = config.model_copy(update=fewer | {"batch_tokens": 2 * config.n_ctx})
-    if _built(few).n_params > LARGEST:
-        return "too large to be tried on this host"
-    if broken := works(few):
-        raise AblateError(broken)
-    return packed(few)

@@ -8,16 +8,17 @@ nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate import code, sizes
+from ablate import code
 from ablate.config import RunConfig
+from ablate.errors import AblateError
+from ablate.model import measure
 from ablate.model.plain import Plain
 from ablate.model.state import changed_state, state_of
 from ablate.model.transformer import Transformer, beside, model_of, normal
@@ -28,6 +29,7 @@ FALL = 0.02  # nats, at least
 # tokens of texts that hold chunks or windows: whole ones, as many as a run has by default, and ones
 # of which the last is cut off
 LONG = (256, 247)
+VOCABULARY = 1 << 10  # tokens of a model that planning tries, where no part has its own number
 TRIED = 1024  # tokens of a batch by which causality is tried; four sequences may be more
 
 
@@ -308,13 +310,26 @@ def packed(config: RunConfig, seeds: Sequence[int] = SEEDS) -> str:
     return ""
 
 
-def sized(config: RunConfig) -> str:
-    """Whether the model has as many parameters as is said of it."""
-    planned, found = sizes.count(config).params, built(config).n_params
-    return "" if planned == found else f"{planned:,} parameters are stated, the model has {found:,}"
+@measure.apart
+def alone(config: RunConfig) -> str:
+    """Return why runs of a model with plain modules train one at a time; "" if in packs.
+
+    Raises:
+        AblateError: One of its modules does not work.
+    """
+    fewer = {"n_layer": 1} if config.part("architecture").of_blocks else {}
+    of_tokens = map(config.part, ("architecture", "embedding"))
+    if all("n_vocab" in one.asks for one in of_tokens if one.origin):
+        fewer["n_vocab"] = min(config.n_vocab, VOCABULARY)
+    few = config.model_copy(update=fewer | {"batch_tokens": 2 * config.n_ctx})
+    if measure.params(few, few.n_layer) > measure.LARGEST:
+        return "too large to be tried on this host"
+    if broken := works(few):
+        raise AblateError(broken)
+    return packed(few)
 
 
-def learns(config: RunConfig, steps: int = STEPS) -> str:
+def learns(config: RunConfig) -> str:
     """Whether the loss falls by AdamW on a text with a rule.
 
     The text repeats itself, and has one token, the last, that never occurs.
@@ -329,7 +344,7 @@ def learns(config: RunConfig, steps: int = STEPS) -> str:
         shown = clean[..., 1:].masked_fill(hidden, config.n_vocab - 1)
         wanted = clean[..., 1:].masked_fill(~hidden, -100)
     optimiser, losses = torch.optim.AdamW(model.parameters(), lr=RATE), []
-    for step in range(steps):
+    for step in range(STEPS):
         model.rng.step.fill_(step)
         loss = F.cross_entropy(logits_of(model, shown).flatten(0, 2), wanted.flatten())
         optimiser.zero_grad()
@@ -339,36 +354,6 @@ def learns(config: RunConfig, steps: int = STEPS) -> str:
         losses.append(loss.item())
     last = sum(losses[-5:]) / 5
     return "" if last < losses[0] - FALL else f"loss {losses[0]:.3f}, then {last:.3f} nats"
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One trial.
-
-    Attributes:
-        holds: What holds where nothing is found.
-        run: Returns what is wrong, "" for nothing.
-        needed: Whether other trials mean nothing without it.
-        fatal: Whether a level that fails it is wrong; else it is only slower.
-    """
-
-    holds: str
-    run: Callable[[RunConfig], str]
-    needed: bool = False
-    fatal: bool = True
-
-
-TRIALS = {
-    "shapes": Trial("logits are [B, T, V] and finite", shapes, needed=True),
-    "determinism": Trial(
-        "the same seed and tokens give the same numbers", deterministic, needed=True
-    ),
-    "causality": Trial("no token sees a later one, or another sequence", causality),
-    "gradients": Trial("a gradient reaches every parameter", gradients),
-    "packs": Trial("a member of a pack computes what it computes alone", packed, fatal=False),
-    "sizes": Trial("the model has the parameters that are planned", sized),
-    "learning": Trial(f"the loss falls within {STEPS} steps", learns),
-}
 
 
 def said(config: RunConfig, error: Exception) -> str:

@@ -15,12 +15,13 @@ from ablate import metrics, snapshot
 from ablate.code import Code
 from ablate.errors import AblateError
 from ablate.kinds import SEEDS, Run, kind
-from ablate.kinds.command import values_of
+from ablate.kinds.words import words_of
 from ablate.plan.model import Cell, Plan, Resolved, Text
 from ablate.study import Fields, Study
-from ablate.study.command import REVISION, Command
+from ablate.study.command import REVISION
+from ablate.study.model import Command
 from ablate.study.source import Source, located
-from ablate.study.template import filled, placeholders
+from ablate.study.template import placeholders
 from ablate.units import duration, listed
 
 WORK_TREE = "work tree"  # the name of code as it is on the disk
@@ -89,7 +90,7 @@ class CommandResolver:
     def about(self) -> list[str]:
         """Lines on the command line of the first run, its code and its limit."""
         assert self._run
-        words = filled(self.command.words, values_of(self._run, "OUT", "CHECKPOINTS"))
+        words = words_of(self._run, "OUT", "CHECKPOINTS")
         lines = [f"Command, in {self.command.folder}: {' '.join(words)}"]
         for revision, taken in self._taken.items():
             lines += _about_code(revision, taken)

@@ -37,7 +37,7 @@ def results(connection: Connection, study: str) -> dict[str, dict[str, int | Non
     return found
 
 
-def dropped(old: str, new: str, before: Results, after: Collection[str], turned: str = "") -> str:
+def dropped(old: str, new: str, before: Results, after: Collection[str], turned: str) -> str:
     """Return, in words, the results that a study loses with an edited file; "" if none.
 
     Args:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ablate.errors import AblateError, unknown, written
 from ablate.study.levels import Factors
-from ablate.study.model import Fields
+from ablate.study.model import Command, Fields
 from ablate.study.names import FreeNames
 from ablate.study.source import Source, located
 from ablate.study.tables import table_of
@@ -76,31 +75,6 @@ class CommandTable(BaseModel):
     limit: str | int | float | None = Field(
         None, description='the most time of a run, such as "2h" or "90min"'
     )
-
-
-@dataclass(frozen=True)
-class Command:
-    """[command], checked.
-
-    Attributes:
-        words: Its command line, with placeholders.
-        folder: Where it runs.
-        code: What belongs to a run's identity; None for the default.
-        gpus: GPUs of a run; None for one if there is any.
-        cpus: Cores of a run without a GPU.
-        metrics: Files, or globs, in the run's folder that hold numbers.
-        patterns: Regular expressions for lines that it prints.
-        limit: Seconds that a run may take, None for any number.
-    """
-
-    words: tuple[str, ...]
-    folder: Path
-    code: tuple[str, ...] | None
-    gpus: float | None
-    cpus: int
-    metrics: tuple[str, ...]
-    patterns: tuple[str, ...]
-    limit: float | None
 
 
 class CommandNames(FreeNames):

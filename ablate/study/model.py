@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ablate.code import Code
 from ablate.components import CATALOGUE
 from ablate.components.presets import PRESET, PRESETS
 from ablate.evaluation import Evaluation
 from ablate.text.options import DEFAULT, Reading
-
-if TYPE_CHECKING:
-    from ablate.study.command import Command
 
 OWN = ("command", "imported")  # kinds of runs that are not of ablate's own training
 Fields = dict[str, Any]  # field of a run's configuration, or a budget → value
@@ -193,6 +190,31 @@ class Reporting:
     correction: str = "family"  # Holm's correction covers a family, or all of the "study"
     threshold: float | None = None  # that the mean of each cell is tested against
     successive: tuple[str, ...] = ()  # factors whose levels are each compared with the one before
+
+
+@dataclass(frozen=True)
+class Command:
+    """[command]: a training script of the user's own.
+
+    Attributes:
+        words: Its command line, with placeholders.
+        folder: Where it runs.
+        code: What belongs to a run's identity; None for the default.
+        gpus: GPUs of a run; None for one if there is any.
+        cpus: Cores of a run without a GPU.
+        metrics: Files, or globs, in the run's folder that hold numbers.
+        patterns: Regular expressions for lines that it prints.
+        limit: Seconds that a run may take, None for any number.
+    """
+
+    words: tuple[str, ...]
+    folder: Path
+    code: tuple[str, ...] | None
+    gpus: float | None
+    cpus: int
+    metrics: tuple[str, ...]
+    patterns: tuple[str, ...]
+    limit: float | None
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,20 @@ from ablate.errors import AblateError, UnknownError, unknown, written
 from ablate.evaluation import CHANCE, FILLED_IN, LABELLED, WIDEST_BEAM, Evaluation
 from ablate.study import command as commands
 from ablate.study import imported, ray, slurm, tables
-from ablate.study.command import Command, CommandNames, check_placeholders, metric_of
+from ablate.study.command import CommandNames, check_placeholders, metric_of
 from ablate.study.design import DESIGNS, MAX_CELLS, MAX_RUNS, PARTWISE, count
 from ablate.study.imported import ImportedNames
 from ablate.study.levels import Factors, fields_of, parse_factors, sets
-from ablate.study.model import Crossed, Fields, Study, Tune, TwoStage, reads_images, tuned_field
+from ablate.study.model import (
+    Command,
+    Crossed,
+    Fields,
+    Study,
+    Tune,
+    TwoStage,
+    reads_images,
+    tuned_field,
+)
 from ablate.study.names import OF_TABLE, Names, TransformerNames
 from ablate.study.presets import applied
 from ablate.study.source import Source, located

@@ -125,7 +125,7 @@ def every_tenth(n_documents: int) -> Split:
     return Split("every tenth document", np.arange(n_documents) % EVERY == EVERY - 1)
 
 
-def _strip(buffer: bytes | mmap.mmap, start: int, end: int, origin: str = "") -> Document:
+def _strip(buffer: bytes | mmap.mmap, start: int, end: int, origin: str) -> Document:
     while start < end and buffer[start] in _SPACE:
         start += 1
     while end > start and buffer[end - 1] in _SPACE:

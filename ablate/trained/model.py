@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ablate import __version__, outside, store
+from ablate import __version__, outside
 from ablate.code import of_text
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.model.transformer import model_of
-from ablate.store import details
-from ablate.train import weights
 from ablate.train.weights import About
 from ablate.trained.tokens import TextTokenizer
 
@@ -142,42 +139,3 @@ class Model(nn.Module):
                 )
         if about.use:
             outside.use(about.use)
-
-
-def load_model(
-    run: int | str | Path, db: store.Database | Path | str | None = None, *, device: str = "cpu"
-) -> Model:
-    """Return a model in evaluation mode, with its tokenizer: that of a run whose weights are kept,
-    or that of a folder of `transformers`.
-
-    If the run has levels of the user's own, this runs the Python code of their file, which is kept
-    with the weights.
-
-    Args:
-        run: Number of the run, the start of its key, or a file of weights or a folder with
-            config.json and model.safetensors, which need no database.
-        db: A database, its path or URL; None for $ABLATE_DB, else results/ablate.db.
-        device: Torch's name of the device.
-
-    Returns:
-        A module from tokens [B, T] to logits [B, T, V], with the attributes `tokenizer` (`encode`,
-        `decode`), `config` and `about`.
-
-    Raises:
-        AblateError: There is no such run, the run has no weights, or the weights cannot be read.
-    """
-    if Path(str(run)).is_dir() and not str(run).isdigit():
-        from ablate.trained import hugging_face  # it imports this module
-
-        return hugging_face.load(Path(str(run))).to(device)
-    if isinstance(run, Path) or str(run).endswith(".safetensors"):
-        path, key = Path(str(run)), ""
-    elif isinstance(db, store.Database):
-        path, key = details.weights(db, str(run))
-    else:
-        with store.open(None if db is None else str(db)) as opened:
-            path, key = details.weights(opened, str(run))
-    kept, about = weights.read(path)
-    if key not in ("", about.key):
-        raise AblateError(f"{path} holds the weights of another run, {about.key[:12]}")
-    return Model(kept, about).to(device)
