@@ -638,11 +638,31 @@ def test_an_import_of_what_the_key_does_not_name_is_refused(
             del sys.modules[name]
 
 
+PROJECT = '[project.entry-points."ablate.levels"]\nlab = "mylab.parts"\n'
+
+
+@pytest.mark.parametrize("inner", ["src", "."])
+def test_the_folder_of_a_project_has_the_modules_of_its_entry_points(inner: str, lab: Path) -> None:
+    project = lab / "project"
+    shutil.copytree(lab / "src", project / inner, dirs_exist_ok=True)
+    (project / "pyproject.toml").write_text(PROJECT)
+    (code,) = outside.find(["project"], lab)
+    assert applied() == 7.0
+    assert code.version == outside.find(["src/mylab/parts.py"], lab)[0].version
+    assert used.version(code.name, lab) == code.version
+
+
 @pytest.mark.parametrize(
     ("use", "said"),
     [
         ("src/absent", ["src/absent", "no such folder"]),
-        ("src", ["no __init__.py"]),
+        ("src", ["no __init__.py", "did you mean 'src/"]),
+        ("open", ["no __init__.py", "open/parts.py"]),
+        ("open/parts.py", ["open/parts.py imports from 'open'", "add an empty __init__.py"]),
+        ("src/mylab/open/deep.py", ["imports from 'mylab'", "src/mylab/open"]),
+        ("wrong.toml", ["wrong.toml/pyproject.toml", "'absent'"]),
+        ("src/networkx", ["'networkx'", "ablate imports"]),  # torch needs it
+        ("src/yaml", ["'yaml'", "ablate imports"]),  # of the distribution pyyaml
         ("src/mylab", ["src/mylab registers no level", "src/mylab/parts.py"]),
         ("torch", ["'torch'", "ablate imports"]),
         ("mylab", ["no package 'mylab'", "did you mean 'src/mylab'"]),
@@ -656,6 +676,13 @@ def test_a_package_that_cannot_be_used_is_one_line(use: str, said: list[str], la
         (lab / "src" / name).mkdir()
         (lab / "src" / name / "__init__.py").write_text(text)
     (lab / "src" / "big" / "weights.bin").write_bytes(bytes(5 << 20))
+    for name in ("networkx", "yaml"):
+        shutil.copytree(lab / "src" / "mylab", lab / "src" / name)
+    for path, of in (("open/parts.py", "open"), ("src/mylab/open/deep.py", "mylab")):
+        (lab / path).parent.mkdir()
+        (lab / path).write_text(f"from {of}.helpers import scale\n")
+    (lab / "wrong.toml").mkdir()
+    (lab / "wrong.toml" / "pyproject.toml").write_text(PROJECT.replace("mylab", "absent"))
     with pytest.raises(AblateError) as error:
         outside.find([use], lab)
     assert all(word in str(error.value) for word in said) and "\n" not in str(error.value)
