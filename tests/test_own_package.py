@@ -656,7 +656,7 @@ def test_the_folder_of_a_project_has_the_modules_of_its_entry_points(inner: str,
     ("use", "said"),
     [
         ("src/absent", ["src/absent", "no such folder"]),
-        ("src", ["no __init__.py", "did you mean 'src/"]),
+        ("src", ["no __init__.py", "did you mean './src/"]),
         ("open", ["no __init__.py", "open/parts.py"]),
         ("open/parts.py", ["open/parts.py imports from 'open'", "add an empty __init__.py"]),
         ("src/mylab/open/deep.py", ["imports from 'mylab'", "src/mylab/open"]),

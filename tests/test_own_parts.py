@@ -1233,6 +1233,10 @@ HARMLESS = {
         "    def inner(self, x):\n        return self.mix(x).relu()\n"
         "    def forward(self, x):\n        return self.f(x)\n"
     ),
+    "a compiled module": (
+        f"{MADE}self.mix = torch.compile(nn.Linear(d_model, d_model))\n"
+        "    def forward(self, x):\n        return self.mix(x)\n"
+    ),
 }
 
 

@@ -63,11 +63,13 @@ def state_of(root: nn.Module) -> dict[str, bytes]:
 def attributes_of(root: nn.Module) -> dict[str, bytes]:
     """Return the attributes of the modules in `root` that are not ablate's own, as `state_of`.
 
-    Parameters, buffers, and what has a gradient do not count.
+    Parameters, buffers, and what has a gradient do not count, nor what torch.compile notes.
     """
     found: dict[str, bytes] = {}
     seen = _registered(root)
     for path, owner in root.named_modules():
+        if type(owner).__module__.startswith("torch._dynamo."):
+            continue
         if not type(owner).__module__.startswith("ablate.") or _functions(owner):
             of = f" of {type(owner).__name__}{f' ({path})' if path else ''}"
             for name, value in vars(owner).items():
