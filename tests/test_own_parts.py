@@ -1169,11 +1169,25 @@ OF_A_STEP = {
         "    def forward(self, x):\n        if self.mask is None:\n"
         "            self.mask = torch.ones(x.shape[-2], x.shape[-2]).tril()\n"
         "        return x\n",
-        "a call fills the buffer .*mask",
+        "a call registers .*mask",
     ),
     "a table that is drawn": (
         "def forward(self, x):\n        return x * drawn(x.shape[-1])\n",
         "equal weights",
+    ),
+    "what it computed of weights": (
+        f"{MADE}self.w, self.sign = nn.Parameter(torch.randn(d_model, d_model)), None\n"
+        "    def forward(self, x):\n        if self.sign is None:\n"
+        "            self.sign = self.w.detach().sign()\n"
+        "        return x @ (self.sign + self.w)\n",
+        "an earlier one has computed",
+    ),
+    "what it computed of a buffer": (
+        f"{MADE}self.register_buffer('w', torch.randn(d_model))\n        self.sign = None\n"
+        "    def forward(self, x):\n        if self.sign is None:\n"
+        "            self.sign = self.w.sign()\n"
+        "        return x * self.sign\n",
+        "an earlier one has computed",
     ),
     "a default": (
         "def forward(self, x, seen=[]):\n        seen.append(1)\n"
@@ -1245,6 +1259,16 @@ def test_a_part_that_leaves_nothing_behind_trains(what: str) -> None:
     own_mixer(f"class X(nn.Module):\n    {HARMLESS[what]}")
     assert not sizes.alone(small(mixer="own"))
     assert {one.verdict for one in tried(CATALOGUE["mixer"]["own"])} == {"ok"}
+
+
+def test_a_module_that_layers_share_is_one_line() -> None:
+    own_mixer(
+        f"class X(nn.Module):\n    {MADE}self.f = SHARED\n"
+        "    def forward(self, x):\n        return self.f(x)\n",
+        "SHARED = nn.Linear(16, 16)",
+    )
+    with pytest.raises(AblateError, match=r"mixer = 'own': .*another layer or model"):
+        built(small(mixer="own", d_model=16, n_layer=1))
 
 
 def test_a_module_whose_first_call_decides_its_shape_is_one_line() -> None:

@@ -69,6 +69,11 @@ class Plain(nn.Module):
                 ) from error
         if not isinstance(module, nn.Module):
             raise AblateError(f"{self.called}: {type(module).__name__} is no torch.nn.Module")
+        if any(hasattr(parameter, "decays") for parameter in module.parameters()):
+            raise AblateError(
+                f"{self.called}: the constructor takes a parameter that another layer or model has:"
+                " each has its own, made in the constructor"
+            )
         for path, tensor in (*module.named_parameters(), *module.named_buffers()):
             if nn.parameter.is_lazy(tensor):
                 raise AblateError(

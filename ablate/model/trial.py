@@ -295,13 +295,23 @@ def deterministic(config: RunConfig) -> str:
         )
     if new := sorted(model.state_dict().keys() - saved):
         return (
-            f"a call fills the buffer {_short(new[0])}, which files of weights would hold: fill it"
-            " in the constructor, or register it with persistent=False"
+            f"a call registers {_short(new[0])}: do so in the constructor, or give a buffer that"
+            " the first call fills persistent=False"
         )
     loading.forget_cached()  # tables that are drawn differ then
     logits_of(fresh, other)
     if not torch.equal(first, logits_of(fresh, given)):
         return "equal weights give other numbers: an earlier call may have stored something"
+    seed = config.weights_seed + 1
+    next_ = moved(config, seed)
+    model.initialise((seed,))  # as the next run does in the same model
+    for mine, its in zip(model.parameters(), next_.parameters(), strict=True):
+        mine.copy_(its)
+    if not torch.equal(logits_of(model, given), logits_of(next_, given)):
+        return (
+            "a call uses what an earlier one has computed of weights or buffers, which are other"
+            " ones now: compute it in each call"
+        )
     return ""
 
 
