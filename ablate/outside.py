@@ -156,6 +156,8 @@ def _put_aside(one: Component | Metric) -> bool:
 def _made(one: Component | Metric) -> tuple[str, str]:
     """Return the module and name of what is registered; of a file of its own, the file's."""
     made: Any = one.made if isinstance(one, Metric) else type(one)
+    if made is None:  # a metric of ablate's own
+        return "ablate", one.name
     module = made.__module__
     if module.startswith(catalogue.OUTSIDE):
         module = Path(one.origin[0].rpartition("@")[0]).stem
