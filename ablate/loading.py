@@ -373,13 +373,17 @@ def _refuse(event: str, about: tuple[Any, ...]) -> None:
     raise error
 
 
+def modules() -> list[ModuleType]:
+    """Return the modules of code that is used."""
+    return _entered.modules() if _entered else []
+
+
 def forget_cached() -> None:
     """Empty the caches of functions of code that is used, as of `functools.lru_cache`."""
-    if _entered:
-        for module in _entered.modules():
-            for value in list(vars(module).values()):
-                if isinstance(value, functools._lru_cache_wrapper):
-                    value.cache_clear()
+    for module in modules():
+        for value in list(vars(module).values()):
+            if isinstance(value, functools._lru_cache_wrapper):
+                value.cache_clear()
 
 
 def _is_file(module: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -19,10 +20,11 @@ from typing import Any, TypeAlias
 
 from ablate import loading, used
 from ablate import metrics as measures
-from ablate.code import Code, identity, place, shown
-from ablate.components import Component, catalogue, plain
+from ablate.code import Code, identity, place, short, shown
+from ablate.components import CATALOGUE, Component, catalogue, plain
 from ablate.errors import AblateError, unknown
 from ablate.metrics import Metric
+from ablate.units import listed
 
 Loaded: TypeAlias = tuple[loading.Space, list[Component | Metric]]
 
@@ -32,6 +34,7 @@ _loaded: dict[tuple[Any, ...], Loaded] = {}
 _present: Loaded | None = None  # what is used
 _sources: Sequence[Code] = ()  # of it
 _used: list[Component | Metric] = []  # what of it is registered
+_aside: list[Component | Metric] = []  # of the program itself, which these stand for
 _refused: list[str] | None = None  # errors of levels, while `refusing`
 
 
@@ -88,9 +91,10 @@ def use(sources: Sequence[Code]) -> tuple[Code, ...]:
         if sources:
             _loaded[known] = loaded = _loaded.get(known) or _load(sources)
             space, parts = loaded
+            _tell_others(sources, [one for one in parts if _put_aside(one)])
             space.enter()
             for one in parts:
-                measures.add(one) if isinstance(one, Metric) else catalogue.add(one)
+                _add(one)
                 _used.append(one)
             _present, _sources = loaded, tuple(sources)
     found = []
@@ -118,9 +122,69 @@ def _withdraw() -> None:
     global _present, _sources
     _present, _sources = None, ()
     while _used:
-        one = _used.pop()
-        measures.remove(one) if isinstance(one, Metric) else catalogue.remove(one)
+        _remove(_used.pop())
+    while _aside:
+        _add(_aside.pop())
     loading.leave()
+
+
+def _add(one: Component | Metric) -> None:
+    measures.add(one) if isinstance(one, Metric) else catalogue.add(one)
+
+
+def _remove(one: Component | Metric) -> None:
+    measures.remove(one) if isinstance(one, Metric) else catalogue.remove(one)
+
+
+def _put_aside(one: Component | Metric) -> bool:
+    """Take back what the program has registered itself as it imported the module of a part.
+
+    As with modules, the part that is used stands in its place until it is withdrawn.
+    """
+    if isinstance(one, Metric):
+        other: Component | Metric | None = measures.METRICS.get(one.name)
+    else:
+        levels = CATALOGUE[one.factor].levels
+        other = next((level for level in levels if level.name == one.name), None)
+    if other is None or other.origin or _made(other) != _made(one):
+        return False
+    _remove(other)
+    _aside.append(other)
+    return True
+
+
+def _made(one: Component | Metric) -> tuple[str, str]:
+    """Return the module and name of what is registered; of a file of its own, the file's."""
+    made: Any = one.made if isinstance(one, Metric) else type(one)
+    if made is None:  # a metric of ablate's own
+        return "ablate", one.name
+    module = made.__module__
+    if module.startswith(catalogue.OUTSIDE):
+        module = Path(one.origin[0].rpartition("@")[0]).stem
+    return module, made.__qualname__
+
+
+def _tell_others(sources: Sequence[Code], parts: Sequence[Component | Metric]) -> None:
+    """Warn where the program has imported another version of the code of these parts."""
+    labels = {one.origin[0] for one in parts}
+    for code in sources:
+        if code.label not in labels:
+            continue
+        held = code.files or {Path(code.name).name: (code.text or "").encode()}
+        others = []
+        for name, module in list(sys.modules.items()):
+            file = Path(getattr(module, "__file__", None) or "")
+            end = "/__init__.py" if file.name == "__init__.py" else ".py"
+            kept = held.get(f"{name.replace('.', '/')}{end}")
+            with suppress(OSError):
+                if kept is not None and file.read_bytes() != kept:
+                    others.append(str(file))
+        if others:
+            warnings.warn(
+                f"{code.name} {short(code.version)} is used, and this program has imported other"
+                f" versions of its files: {listed(others)}",
+                stacklevel=2,
+            )
 
 
 def _modules(code: Code) -> Sequence[str]:

@@ -5,9 +5,11 @@ Runs no code. A package may lie beside the study or be installed, as editable or
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -157,15 +159,52 @@ def _of_folder(name: str, path: Path) -> Package:
     if not path.is_dir():
         raise AblateError(f"{path}: there is no such folder")
     if not (path / "__init__.py").is_file():
+        if modules := _declared(path / "pyproject.toml"):
+            return Package(_kept(name), _of_project(path, modules), modules)
+        inner = sorted({*path.glob("*/__init__.py"), *path.glob("src/*/__init__.py")})
+        meant = os.path.join(name, *inner[0].parent.relative_to(path).parts) if inner else ""
         raise AblateError(
-            f"{path} is no Python package: it has no __init__.py; add one, which imports the files"
-            " with levels"
+            f"{path} is no Python package: it has no __init__.py; "
+            + (
+                f"did you mean {meant!r}?"
+                if meant
+                else "add an empty one, and name the file with levels, as in"
+                f' use = ["{os.path.join(name, "parts.py")}"]'
+            )
         )
     top = _top(path)
     module = ".".join(path.relative_to(top.parent).parts)
     if path != top:
         name = os.path.join(name, *[".."] * (len(path.parts) - len(top.parts)))
     return Package(_kept(name), {_checked(top.name): top}, (module,))
+
+
+def _declared(file: Path) -> tuple[str, ...]:
+    """Return the modules that the entry points in a pyproject.toml name as having levels."""
+    if not file.is_file():
+        return ()
+    try:
+        project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
+        points = project.get("entry-points", {}).get(GROUP, {})
+        found = [str(one).partition(":")[0].strip() for one in points.values()]
+    except (ValueError, AttributeError) as error:  # no TOML, or no tables
+        raise AblateError(f"{file} cannot be read: {error}") from None
+    return tuple(dict.fromkeys(found))
+
+
+def _of_project(folder: Path, modules: Sequence[str]) -> dict[str, Path]:
+    """Return where the packages of these modules lie in the folder of a project."""
+    roots = {}
+    for top in dict.fromkeys(_checked(one.partition(".")[0]) for one in modules):
+        places = [base / name for base in (folder / "src", folder) for name in (top, f"{top}.py")]
+        found = [one for one in places if one.is_file() or (one / "__init__.py").is_file()]
+        if not found:
+            raise AblateError(
+                f"{folder / 'pyproject.toml'}: an entry point names {top!r}, but neither src/{top}"
+                f" nor {top} is a package with an __init__.py"
+            )
+        roots[top] = found[0]
+    return roots
 
 
 def _kept(name: str) -> str:
@@ -185,6 +224,7 @@ def _of_module(name: str, folder: Path) -> Package | None:
     """Return the package of a file that imports modules of its own package."""
     path = Path(os.path.normpath((folder / expanded(name)).absolute()))
     if not (path.parent / "__init__.py").is_file():
+        _check_alone(name, path)
         return None
     top = _top(path.parent)
     if top.name not in {one.partition(".")[0] for one in snapshot.imports(top.parent, path)}:
@@ -192,6 +232,24 @@ def _of_module(name: str, folder: Path) -> Package | None:
     found = _of_folder(os.path.dirname(name), path.parent)
     stem = [] if path.stem == "__init__" else [path.stem]
     return replace(found, modules=(".".join([*found.modules, *stem]),))
+
+
+def _check_alone(name: str, path: Path) -> None:
+    """Refuse a file that imports from a folder that it is in, which is no package.
+
+    Raises:
+        AblateError: A package of this name is not installed either.
+    """
+    named = {one.partition(".")[0] for one in snapshot.imports(path.parent.parent, path)}
+    named -= sys.stdlib_module_names
+    for k, above in enumerate(path.parents):
+        if above.name in named and _located(above.name) in (None, above):
+            inner = path.parents[: k + 1]
+            lacking = [str(one) for one in inner if not (one / "__init__.py").is_file()]
+            raise AblateError(
+                f"{name} imports from {above.name!r}, the folder that it is in, which is no"
+                f" package: add an empty __init__.py to {listed(lacking)}"
+            )
 
 
 def _installed(name: str, folder: Path) -> Package:
@@ -211,7 +269,8 @@ def _installed(name: str, folder: Path) -> Package:
                     f' write "./{top}"'
                 )
             found = found or beside
-        if found is None and (folder / name).is_dir():
+        # Python finds a folder without __init__.py, too, if it looks where the study is
+        if (folder / name).is_dir() and (found is None or found.samefile(folder / name)):
             return _of_folder(f"./{name}", folder / name)
         if found is None:
             raise AblateError(_absent(name, top, folder))
@@ -270,15 +329,35 @@ def _checked(top: str) -> str:
     """Refuse a name that other code imports too, which would get the user's package."""
     if not top.isidentifier():
         raise AblateError(f"package {top!r}: a package's name has letters, digits and underscores")
-    required: list[str] = []
-    with suppress(metadata.PackageNotFoundError):  # ablate runs from its sources
-        required = metadata.requires("ablate-studies") or []
-    names = {re.split(r"[^\w-]", one)[0].replace("-", "_") for one in required}
-    if top in {*sys.stdlib_module_names, "ablate", *names}:
+    others = _required()
+    of = {*map(_normal, metadata.packages_distributions().get(top, ())), _normal(top)}
+    if top in {*sys.stdlib_module_names, "ablate"} or of & others:
         raise AblateError(
-            f"package {top!r} has the name of a package that ablate imports; rename yours"
+            f"package {top!r} has the name of a package that ablate imports, or that one of its"
+            " packages does; rename yours"
         )
     return top
+
+
+@functools.cache
+def _required() -> set[str]:
+    """Return the distributions that ablate needs, and those that they need, torch's included."""
+    found: set[str] = set()
+    open_ = ["ablate-studies"]
+    for one in open_:  # which grows
+        rows: list[str] = []
+        with suppress(metadata.PackageNotFoundError):  # ablate runs from its sources
+            rows = metadata.requires(one) or []
+        own = one == "ablate-studies"
+        # extras of ablate are its parts; those of another package are for other programs
+        names = {_normal(re.split(r"[^\w.-]", row)[0]) for row in rows if own or "extra" not in row}
+        open_ += names - found
+        found |= names
+    return found
+
+
+def _normal(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def _content(package: Package, about: Mapping[str, Any]) -> Code:

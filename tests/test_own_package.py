@@ -22,10 +22,10 @@ from cli_helpers import Run, python
 from in_process import local
 from report_study import svg_only  # noqa: F401
 
-from ablate import cache, outside, report, study, used
+from ablate import cache, metrics, outside, report, study, used
 from ablate.cli import running
 from ablate.code import Code
-from ablate.components import CATALOGUE
+from ablate.components import CATALOGUE, catalogue
 from ablate.errors import AblateError
 from ablate.plan import plan
 
@@ -377,6 +377,41 @@ def test_a_users_own_import_of_a_package_is_left_alone(
             del sys.modules[name]
 
 
+@pytest.mark.parametrize("name", ["src/mylab/parts.py", "alone.py"])
+def test_code_that_a_program_has_imported_itself_can_be_used(
+    name: str, lab: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """As in a notebook that imports a part of its own and loads a model with it."""
+    monkeypatch.syspath_prepend(str(lab / "src"))
+    monkeypatch.syspath_prepend(str(lab))
+    measured = "\nfrom ablate import metric\n@metric('mine', goal='lower', meaning='x')\n"
+    measured += "def mine(losses):\n    return losses\n"
+    (lab / "alone.py").write_text(THIN.replace("from mylab.helpers import scale", measured))
+    level, module = ("lab", "mylab.parts") if "/" in name else ("thin", "alone")
+    try:
+        importlib.import_module(module)
+        mine = CATALOGUE["activation"][level]
+        file = Path(sys.modules[module].__file__ or "")
+        (code,) = outside.find([name], lab)
+        assert CATALOGUE["activation"][level].origin == (code.label,) and not recwarn.list
+        outside.use(())
+        assert CATALOGUE["activation"][level] is mine
+        file.write_text(file.read_text() + "# edited\n")
+        outside.use([code])
+        assert str(file) in str(recwarn.pop(UserWarning).message)
+        text = THIN.replace('"thin"', f'"{level}"').replace("from mylab.helpers import scale", "")
+        (lab / "other.py").write_text(text)
+        with pytest.raises(AblateError, match="rename one of them"):
+            outside.find([name, "other.py"], lab)
+    finally:
+        outside.use(())
+        catalogue.remove(CATALOGUE["activation"][level])
+        if level == "thin":
+            metrics.remove(metrics.METRICS["mine"])
+        for one in [one for one in sys.modules if one.partition(".")[0] in ("mylab", "alone")]:
+            del sys.modules[one]
+
+
 def keys(folder: Path, use: str, levels: str) -> dict[str, str]:
     text = STUDY.replace('"my-levels"', use).replace('activation = ["gelu", "squared"]', levels)
     (folder / "mine.toml").write_text(text.replace('norm_kind = ["layernorm", "max-norm"]', ""))
@@ -603,11 +638,31 @@ def test_an_import_of_what_the_key_does_not_name_is_refused(
             del sys.modules[name]
 
 
+PROJECT = '[project.entry-points."ablate.levels"]\nlab = "mylab.parts"\n'
+
+
+@pytest.mark.parametrize("inner", ["src", "."])
+def test_the_folder_of_a_project_has_the_modules_of_its_entry_points(inner: str, lab: Path) -> None:
+    project = lab / "project"
+    shutil.copytree(lab / "src", project / inner, dirs_exist_ok=True)
+    (project / "pyproject.toml").write_text(PROJECT)
+    (code,) = outside.find(["project"], lab)
+    assert applied() == 7.0
+    assert code.version == outside.find(["src/mylab/parts.py"], lab)[0].version
+    assert used.version(code.name, lab) == code.version
+
+
 @pytest.mark.parametrize(
     ("use", "said"),
     [
         ("src/absent", ["src/absent", "no such folder"]),
-        ("src", ["no __init__.py"]),
+        ("src", ["no __init__.py", "did you mean './src/"]),
+        ("open", ["no __init__.py", "open/parts.py"]),
+        ("open/parts.py", ["open/parts.py imports from 'open'", "add an empty __init__.py"]),
+        ("src/mylab/open/deep.py", ["imports from 'mylab'", "src/mylab/open"]),
+        ("wrong.toml", ["wrong.toml/pyproject.toml", "'absent'"]),
+        ("src/networkx", ["'networkx'", "ablate imports"]),  # torch needs it
+        ("src/yaml", ["'yaml'", "ablate imports"]),  # of the distribution pyyaml
         ("src/mylab", ["src/mylab registers no level", "src/mylab/parts.py"]),
         ("torch", ["'torch'", "ablate imports"]),
         ("mylab", ["no package 'mylab'", "did you mean 'src/mylab'"]),
@@ -621,6 +676,13 @@ def test_a_package_that_cannot_be_used_is_one_line(use: str, said: list[str], la
         (lab / "src" / name).mkdir()
         (lab / "src" / name / "__init__.py").write_text(text)
     (lab / "src" / "big" / "weights.bin").write_bytes(bytes(5 << 20))
+    for name in ("networkx", "yaml"):
+        shutil.copytree(lab / "src" / "mylab", lab / "src" / name)
+    for path, of in (("open/parts.py", "open"), ("src/mylab/open/deep.py", "mylab")):
+        (lab / path).parent.mkdir()
+        (lab / path).write_text(f"from {of}.helpers import scale\n")
+    (lab / "wrong.toml").mkdir()
+    (lab / "wrong.toml" / "pyproject.toml").write_text(PROJECT.replace("mylab", "absent"))
     with pytest.raises(AblateError) as error:
         outside.find([use], lab)
     assert all(word in str(error.value) for word in said) and "\n" not in str(error.value)
@@ -655,11 +717,13 @@ def test_a_package_beside_a_study_is_trained_by_workers_and_loaded_elsewhere(
     edit(lab, "helpers.py", "2.0", "2.5")
     out = " ".join(ablate("status", "mine.toml")[1].split())
     assert "src/mylab is another version now" in out, out
+    load = "import torch, ablate; m = ablate.load_model(2); m(torch.zeros(1, 4, dtype=int))"
+    load += "; print(m.about.run.fields['activation'])"
+    notebook = "import sys; sys.path.insert(0, 'src'); import mylab.parts; "
+    assert python(notebook + load, cwd=lab).stdout == "lab\n"
     (lab / "elsewhere").mkdir()
     shutil.move(lab / "results", lab / "elsewhere" / "results")
     shutil.rmtree(lab / "src")
-    load = "import torch, ablate; m = ablate.load_model(2); m(torch.zeros(1, 4, dtype=int))"
-    load += "; print(m.about.run.fields['activation'])"
     assert python(load, cwd=lab / "elsewhere").stdout == "lab\n"
 
 

@@ -1019,7 +1019,12 @@ def test_a_buffer_that_the_first_call_fills_is_no_failure() -> None:
             self.share = share / share.sum(1, keepdim=True)
         return self.share @ x
 """)
-    assert "vmap" in sizes.alone(small(mixer="own"))
+    assert not sizes.alone(small(mixer="own"))
+    model, given = built(small(mixer="own"), 3, 7), trial.tokens(small(mixer="own"), 2)
+    logits = model(given)
+    model.initialise((3, 7))
+    assert torch.equal(model(given), logits)
+    assert model.state_dict().keys() == built(small(mixer="own")).state_dict().keys()
 
 
 DRAWN = {
@@ -1106,6 +1111,173 @@ def test_a_part_that_counts_its_calls_is_refused(what: str) -> None:
     own_mixer(CALLS.format(change, read), "SEEN = []")
     with pytest.raises(AblateError, match=f"^mixer = 'own': calls change {said}"):
         sizes.alone(small(mixer="own"))
+
+
+MADE = "def __init__(self, d_model):\n        super().__init__()\n        "
+OF_A_STEP = {
+    "an attribute": (
+        f"{MADE}self.n = 0\n"
+        "    def forward(self, x):\n        self.n += self.training and torch.is_grad_enabled()\n"
+        "        return x.clamp(-1, 1) if self.n > 60 else x\n",
+        "calls change attribute 'n'",
+    ),
+    "a hook": (
+        f"{MADE}self.n, self.w = 0, nn.Parameter(torch.ones(d_model))\n"
+        "        self.register_full_backward_hook(self.count)\n"
+        "    def count(self, *_):\n        self.n += 1\n"
+        "    def forward(self, x):\n        return self.w * (x if self.n < 60 else 2 * x)\n",
+        "calls change attribute 'n'",
+    ),
+    "a buffer": (
+        f"{MADE}self.register_buffer('n', torch.zeros(()))\n"
+        "    def forward(self, x):\n"
+        "        if torch.is_grad_enabled():\n            self.n += 1\n"
+        "        return x\n",
+        "a call changes .*n",
+    ),
+    "a buffer that is assigned": (
+        f"{MADE}self.register_buffer('n', torch.zeros(()))\n"
+        "    def forward(self, x):\n"
+        "        if torch.is_grad_enabled():\n            self.n = self.n + 1\n"
+        "        return x\n",
+        "a call changes .*n",
+    ),
+    "a running mean": (
+        f"{MADE}self.register_buffer('mean', torch.zeros(d_model))\n"
+        "    def forward(self, x):\n        y = x - self.mean\n"
+        "        if self.training:\n"
+        "            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean((0, 1))\n"
+        "        return y\n",
+        "a call changes .*mean",
+    ),
+    "frozen weights": (
+        f"{MADE}self.mean = nn.Parameter(torch.zeros(d_model), requires_grad=False)\n"
+        "    def forward(self, x):\n        if torch.is_grad_enabled():\n"
+        "            self.mean.data.lerp_(x.detach().mean((0, 1)), 0.1)\n"
+        "        return x\n",
+        "a call changes .*mean",
+    ),
+    "weights that it constrains": (
+        f"{MADE}self.w = nn.Parameter(torch.randn(d_model, d_model))\n"
+        "    def forward(self, x):\n"
+        "        self.w.data = nn.functional.normalize(self.w.data)\n"
+        "        return x @ self.w\n",
+        "a call changes .*w",
+    ),
+    "a buffer that it registers": (
+        f"{MADE}self.register_buffer('mask', None)\n"
+        "    def forward(self, x):\n        if self.mask is None:\n"
+        "            self.mask = torch.ones(x.shape[-2], x.shape[-2]).tril()\n"
+        "        return x\n",
+        "a call registers .*mask",
+    ),
+    "a table that is drawn": (
+        "def forward(self, x):\n        return x * drawn(x.shape[-1])\n",
+        "equal weights",
+    ),
+    "what it computed of weights": (
+        f"{MADE}self.w, self.sign = nn.Parameter(torch.randn(d_model, d_model)), None\n"
+        "    def forward(self, x):\n        if self.sign is None:\n"
+        "            self.sign = self.w.detach().sign()\n"
+        "        return x @ (self.sign + self.w)\n",
+        "an earlier one has computed",
+    ),
+    "what it computed of a buffer": (
+        f"{MADE}self.register_buffer('w', torch.randn(d_model))\n        self.sign = None\n"
+        "    def forward(self, x):\n        if self.sign is None:\n"
+        "            self.sign = self.w.sign()\n"
+        "        return x * self.sign\n",
+        "an earlier one has computed",
+    ),
+    "a default": (
+        "def forward(self, x, seen=[]):\n        seen.append(1)\n"
+        "        return x if len(seen) < 60 else 2 * x\n",
+        "calls change class attribute 'forward'",
+    ),
+    "a closure": (
+        "def forward(self, x):\n        return count(x)\n",
+        "calls change the name 'count'",
+    ),
+    "an object": (
+        "def forward(self, x):\n        CALLS.n += 1\n"
+        "        return x if CALLS.n < 60 else 2 * x\n",
+        "calls change the name 'CALLS'",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OF_A_STEP)
+def test_what_a_step_leaves_behind_is_refused(what: str) -> None:
+    body, said = OF_A_STEP[what]
+    before = """import functools
+@functools.lru_cache
+def drawn(n):
+    return torch.randn(n)
+class Calls:
+    n = 0
+CALLS = Calls()
+def counting():
+    n = 0
+    def count(x):
+        nonlocal n
+        n += 1
+        return x if n < 60 else 2 * x
+    return count
+count = counting()
+"""
+    own_mixer(f"class X(nn.Module):\n    {body}", before)
+    with pytest.raises(AblateError, match=said):
+        sizes.alone(small(mixer="own"))
+
+
+HARMLESS = {
+    "a table that grows": (
+        f"{MADE}self.register_buffer('cos', torch.ones(4, 1), persistent=False)\n"
+        "    def forward(self, x):\n        if len(self.cos) < x.shape[-2]:\n"
+        "            self.cos = torch.arange(x.shape[-2])[:, None].cos()\n"
+        "        return x * self.cos[: x.shape[-2]]\n"
+    ),
+    "frozen weights": (
+        f"{MADE}self.mix = nn.Linear(d_model, d_model).requires_grad_(False)\n"
+        "    def forward(self, x):\n        return self.mix(x)\n"
+    ),
+    "a compiled method": (
+        f"{MADE}self.mix = nn.Linear(d_model, d_model)\n"
+        "        self.f = torch.compile(self.inner)\n"
+        "    def inner(self, x):\n        return self.mix(x).relu()\n"
+        "    def forward(self, x):\n        return self.f(x)\n"
+    ),
+    "a compiled module": (
+        f"{MADE}self.mix = torch.compile(nn.Linear(d_model, d_model))\n"
+        "    def forward(self, x):\n        return self.mix(x)\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HARMLESS)
+def test_a_part_that_leaves_nothing_behind_trains(what: str) -> None:
+    own_mixer(f"class X(nn.Module):\n    {HARMLESS[what]}")
+    assert not sizes.alone(small(mixer="own"))
+    assert {one.verdict for one in tried(CATALOGUE["mixer"]["own"])} == {"ok"}
+
+
+def test_a_module_that_layers_share_is_one_line() -> None:
+    own_mixer(
+        f"class X(nn.Module):\n    {MADE}self.f = SHARED\n"
+        "    def forward(self, x):\n        return self.f(x)\n",
+        "SHARED = nn.Linear(16, 16)",
+    )
+    with pytest.raises(AblateError, match=r"mixer = 'own': .*another layer or model"):
+        built(small(mixer="own", d_model=16, n_layer=1))
+
+
+def test_a_module_whose_first_call_decides_its_shape_is_one_line() -> None:
+    own_mixer(
+        f"class X(nn.Module):\n    {MADE}self.f = nn.LazyLinear(d_model)\n"
+        "    def forward(self, x):\n        return self.f(x)\n"
+    )
+    with pytest.raises(AblateError, match=r"mixer = 'own': .*f\.weight"):
+        built(small(mixer="own"))
 
 
 def test_what_the_first_text_leaves_behind_is_refused() -> None:

@@ -33,6 +33,7 @@ class Plain(nn.Module):
 
     Attributes:
         member: The plain module; a parameter or buffer of it has all members' values.
+        stacked: Their names. A buffer that a call fills is none of them.
     """
 
     _entry: _Entry
@@ -45,6 +46,7 @@ class Plain(nn.Module):
         self.member = self.made(0, "")
         self._attributes = attributes_of(self.member)
         _stack(self.member, pack)
+        self.stacked = (*_parameters(self.member), *_buffers(self.member))
         # not a submodule: `member` is one already
         object.__setattr__(self, "_entry", _Entry(self.member))
 
@@ -67,6 +69,17 @@ class Plain(nn.Module):
                 ) from error
         if not isinstance(module, nn.Module):
             raise AblateError(f"{self.called}: {type(module).__name__} is no torch.nn.Module")
+        if any(hasattr(parameter, "decays") for parameter in module.parameters()):
+            raise AblateError(
+                f"{self.called}: the constructor takes a parameter that another layer or model has:"
+                " each has its own, made in the constructor"
+            )
+        for path, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if nn.parameter.is_lazy(tensor):
+                raise AblateError(
+                    f"{self.called}: the first call would decide the shape of {path}: state it in"
+                    " the constructor, as in nn.Linear instead of nn.LazyLinear"
+                )
         return module
 
     @torch.no_grad()
@@ -94,9 +107,9 @@ class Plain(nn.Module):
                     " self.register_buffer(name, tensor)"
                 )
             for mine, its in ((_parameters, _parameters), (_buffers, _buffers)):
-                values = its(fresh)
-                for key, stacked in mine(self.member).items():
-                    stacked[k].copy_(values[key])
+                stacked = mine(self.member)  # and what calls have filled
+                for key, value in its(fresh).items():
+                    stacked[key][k].copy_(value)
 
     def call(self, hook: str, *given: Tensor) -> Tensor:
         """Return what a method of the plain module returns for each member: [K, …].
@@ -105,7 +118,7 @@ class Plain(nn.Module):
             hook: Name of the method.
             *given: Its arguments, [K, …] or, the same for all members, [1, …] each.
         """
-        state = _state(self.member)
+        state = self._state()
 
         def one(state: dict[str, Tensor], *given: Tensor) -> Tensor:
             y: Any = functional_call(self._entry, state, (hook, *given))
@@ -121,6 +134,14 @@ class Plain(nn.Module):
             return y
         # of a module without weights, members that get the same get the same
         return one({name: tensor.squeeze(0) for name, tensor in state.items()}, *given).unsqueeze(0)
+
+    def _state(self) -> dict[str, Tensor]:
+        """Return the stacked tensors by their names in `_Entry`.
+
+        A buffer that a call fills has no axis of a pack: it stays where it is.
+        """
+        both = _parameters(self.member) | _buffers(self.member)
+        return {f"member.{name}": both[name] for name in self.stacked}
 
     def checked(self, y: Any, shape: Sequence[int], like: Tensor) -> Tensor:
         """Return an output in the precision of `like`.
@@ -170,7 +191,7 @@ class Wiring(Plain):
         def alone(branch: Map) -> Map:
             return lambda h: branch(h.unsqueeze(0)).squeeze(0)
 
-        state = {name: tensor.squeeze(0) for name, tensor in _state(self.member).items()}
+        state = {name: tensor.squeeze(0) for name, tensor in self._state().items()}
         given = ("forward", x.squeeze(0), *map(alone, branches))
         named = {name: alone(branch) for name, branch in of_decoder.items()}
         y = functional_call(self._entry, state, given, named).unsqueeze(0)
@@ -308,9 +329,3 @@ def _parameters(module: nn.Module) -> dict[str, Tensor]:
 
 def _buffers(module: nn.Module) -> dict[str, Tensor]:
     return dict(module.named_buffers())
-
-
-def _state(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by their names in `_Entry`."""
-    both = _parameters(module) | _buffers(module)
-    return {f"member.{name}": tensor for name, tensor in both.items()}

@@ -10,6 +10,7 @@ import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import count
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -18,9 +19,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ablate import loading
+from ablate.components.catalogue import OUTSIDE
+
 _OF_TORCH = frozenset(vars(nn.Module()))
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
-_FEW = (int, float, complex, str, bytes, list, tuple, dict, set, deque, Tensor, np.ndarray)
+_FEW = (
+    *(int, float, complex, str, bytes, list, tuple, dict, set, deque, count),
+    *(Tensor, np.ndarray),
+)
 
 # objects that were read, by identity: kept, so that no other has it, with their digests
 Seen = dict[int, tuple[Any, bytes]]
@@ -30,12 +37,13 @@ def state_of(root: nn.Module) -> dict[str, bytes]:
     """Return the state of the modules in `root`, as digests.
 
     To `attributes_of`, it adds data among the attributes of their classes and the names of the
-    files of these.
+    files of these, and of all modules of code that is used.
 
     Returns:
         The digests by where the values are, in words.
     """
     found, seen = attributes_of(root), _registered(root)
+    files = {id(names): names for names in map(vars, loading.modules())}
     for owner in root.modules():
         functions = _functions(owner)
         for of in type(owner).__mro__:
@@ -43,20 +51,25 @@ def state_of(root: nn.Module) -> dict[str, bytes]:
                 functions += [one for one in vars(of).values() if isinstance(one, FunctionType)]
                 for name, value in _data(vars(of)):
                     found[f"class attribute {name!r} of {of.__name__}"] = _digest(value, seen)
-        for names in {id(one.__globals__): one.__globals__ for one in functions}.values():
-            for name, value in _data(names):
-                found[f"the name {name!r} of its file"] = _digest(value, seen)
+        files |= {id(one.__globals__): one.__globals__ for one in functions}
+    for names in files.values():
+        module = names.get("__name__", "")
+        where = "its file" if module.startswith(OUTSIDE) else f"module {module}"
+        for name, value in _data(names):
+            found[f"the name {name!r} of {where}"] = _digest(value, seen)
     return found
 
 
 def attributes_of(root: nn.Module) -> dict[str, bytes]:
     """Return the attributes of the modules in `root` that are not ablate's own, as `state_of`.
 
-    Parameters, buffers, and what has a gradient do not count.
+    Parameters, buffers, and what has a gradient do not count, nor what torch.compile notes.
     """
     found: dict[str, bytes] = {}
     seen = _registered(root)
     for path, owner in root.named_modules():
+        if type(owner).__module__.startswith("torch._dynamo."):
+            continue
         if not type(owner).__module__.startswith("ablate.") or _functions(owner):
             of = f" of {type(owner).__name__}{f' ({path})' if path else ''}"
             for name, value in vars(owner).items():
@@ -84,9 +97,19 @@ def _functions(owner: nn.Module) -> list[FunctionType]:
 
 
 def _data(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the names that hold data, not what Python and libraries put there."""
+    """Yield the names that hold data, not what Python and libraries put there.
+
+    So do functions and objects of code that is used: defaults, closures, attributes.
+    """
+    own = {module.__name__ for module in loading.modules()}
     for name, value in names.items():
-        if isinstance(value, _FEW) and not name.startswith("__"):
+        if name.startswith("__"):
+            continue
+        if isinstance(value, FunctionType):
+            of = value.__globals__.get("__name__")  # not that of what a decorator wraps
+        else:
+            of = type(value).__module__
+        if isinstance(value, _FEW) or of in own:
             yield name, value
 
 
@@ -134,8 +157,10 @@ def _parts(value: Any, seen: Seen) -> Iterator[Any]:
         yield value.initial_seed()  # its state has bytes that nothing sets
     elif isinstance(value, MethodType):
         yield from (value.__func__, value.__self__)
+    elif hasattr(value, "_torchdynamo_orig_callable"):  # compiled: the rest is torch's own
+        yield value._torchdynamo_orig_callable
     elif isinstance(value, FunctionType):
-        yield from (value.__qualname__, vars(value))
+        yield from (value.__qualname__, vars(value), value.__defaults__, value.__kwdefaults__)
         for cell in value.__closure__ or ():
             with suppress(ValueError):  # an empty one
                 yield cell.cell_contents

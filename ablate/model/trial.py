@@ -8,14 +8,15 @@ nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate import code
+from ablate import code, loading
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.model import measure
@@ -103,10 +104,14 @@ def _step(config: RunConfig) -> str:
             "the loss depends on a tensor that requires a gradient and that torch does not"
             " register, so that it is not trained: make it an nn.Parameter of an nn.Module"
         )
-    found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-    names = [name for name, _ in model.named_parameters()]
-    unused = [name for name, one in zip(names, found, strict=True) if one is None]
+    trained = _trained(model)
+    found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+    unused = [name for name, one in zip(trained, found, strict=True) if one is None]
     return f"the loss does not depend on parameter {_short(unused[0])}" if unused else ""
+
+
+def _trained(model: Transformer) -> dict[str, nn.Parameter]:
+    return {name: one for name, one in model.named_parameters() if one.requires_grad}
 
 
 def _leaves(loss: Tensor) -> set[int]:
@@ -208,7 +213,7 @@ def without_gradient(config: RunConfig, smallest: float = 1e-9) -> list[str]:
 
 def _without(model: Transformer, smallest: float) -> list[str]:
     loss = loss_of(model, tokens(model.config, model.pack))
-    named = dict(model.named_parameters())
+    named = _trained(model)
     found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     return [
         name
@@ -255,37 +260,124 @@ def _trainable(held: Any) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def deterministic(config: RunConfig) -> str:
-    """Whether the same seed and tokens give the same numbers, call after call."""
+    """Whether the same seed and tokens give the same numbers, call after call and step after step.
+
+    What a call or a step leaves behind is in no checkpoint: a run that is resumed would differ.
+    """
     model, given = built(config), tokens(config)
-    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    saved, initial = model.state_dict().keys(), _held(model)
     first, again = logits_of(model, given), logits_of(model, given)
     fresh, away = built(config), moved(config)
-    initial = zip(_values(fresh), _values(built(config)), strict=True)
-    if not all(map(torch.equal, *zip(*initial, strict=True))):
+    values = zip(_held(fresh).values(), _held(built(config)).values(), strict=True)
+    if not all(torch.equal(one, other) for one, other in values):
         return "initial values differ from one construction to the next"
-    other = (given + 1) % config.n_vocab
+    other, kept = (given + 1) % config.n_vocab, _held(away)
     calls = [(mode, read) for mode in (True, False) for read in (given, other)]
-    (once, before), (twice, after) = (
-        ([logits_of(away.train(mode), read) for mode, read in calls], state_of(away)) for _ in "ab"
-    )
+    with _carried(away) as carried:
+        (once, before, held), (twice, after, now) = (
+            (
+                [_call(away.train(mode), read) for mode, read in calls],
+                state_of(away),
+                {name: tensor.clone() for name, tensor in carried.items()},
+            )
+            for _ in "ab"
+        )
     if what := changed_state(before, after):
         return f"calls change {what}: checkpoints do not keep it, and it would affect later runs"
+    weights = {name: kept[name][0] for name in now if name in _trained(away)}
+    pairs = (initial, _held(model)), (kept, _held(away)), (held, now), (weights, now)
+    if changed := next(filter(None, (_changed(*pair) for pair in pairs)), ""):
+        buffer = changed in dict(away.named_buffers())
+        why = "checkpoints do not keep buffers" if buffer else "only the optimiser may change it"
+        return f"a call changes {_short(changed)}: {why}"
     if not torch.equal(first, again) or not all(map(torch.equal, once, twice)):
         return (
             "a second call returns other numbers: it keeps state, or draws random numbers, such as"
             " a dropout of its own; the run's `dropout` acts on ablate's own blocks"
         )
-    now = dict(model.named_buffers())  # a buffer that the first call fills is not among `kept`
-    if not all(torch.equal(buffer, now[name]) for name, buffer in kept.items()):
-        return "a call changes its buffers, which no checkpoint keeps"
+    if new := sorted(model.state_dict().keys() - saved):
+        return (
+            f"a call registers {_short(new[0])}: do so in the constructor, or give a buffer that"
+            " the first call fills persistent=False"
+        )
+    loading.forget_cached()  # tables that are drawn differ then
     logits_of(fresh, other)
     if not torch.equal(first, logits_of(fresh, given)):
         return "equal weights give other numbers: an earlier call may have stored something"
+    seed = config.weights_seed + 1
+    next_ = moved(config, seed)
+    model.initialise((seed,))  # as the next run does in the same model
+    for mine, its in zip(model.parameters(), next_.parameters(), strict=True):
+        mine.copy_(its)
+    if not torch.equal(logits_of(model, given), logits_of(next_, given)):
+        return (
+            "a call uses what an earlier one has computed of weights or buffers, which are other"
+            " ones now: compute it in each call"
+        )
     return ""
 
 
-def _values(model: Transformer) -> list[Tensor]:
-    return [*model.parameters(), *model.buffers()]
+def _call(model: Transformer, given: Tensor) -> Tensor:
+    """Return the logits of a call as a run makes it: in training, gradients follow."""
+    with torch.set_grad_enabled(model.training):
+        logits = logits_of(model, given)
+        if model.training:
+            trained = list(_trained(model).values())
+            torch.autograd.grad(logits.logsumexp(-1).mean(), trained, allow_unused=True)
+    return logits.detach()
+
+
+@contextlib.contextmanager
+def _carried(model: Transformer) -> Iterator[dict[str, Tensor]]:
+    """Let calls of plain modules find the buffers as the call before has left them.
+
+    Plain modules are called with the stored tensors in place of their own: another tensor that a
+    call assigns to a buffer is lost after it, so that the part is not the one that was written.
+
+    Yields:
+        The parameters and buffers of one member, as the last calls have left them.
+    """
+    carried: dict[str, Tensor] = {}
+
+    def put(path: str, plain: Plain, *_: Any) -> None:
+        for name in plain.stacked:
+            owner, _dot, own = name.rpartition(".")
+            buffers = plain.member.get_submodule(owner)._buffers
+            if own in buffers and (kept := carried.get(f"{path}.member.{name}")) is not None:
+                buffers[own] = kept
+
+    def take(path: str, plain: Plain, *_: Any) -> None:
+        both = (*plain.member.named_parameters(), *plain.member.named_buffers())
+        carried.update(
+            (f"{path}.member.{n}", one.detach()) for n, one in both if n in plain.stacked
+        )
+
+    with contextlib.ExitStack() as hooks:
+        for path, one in model.named_modules():
+            if isinstance(one, Plain):
+                entry = one._entry
+                for add, hook in (
+                    (entry.register_forward_pre_hook, put),
+                    (entry.register_forward_hook, take),
+                ):
+                    hooks.callback(add(functools.partial(hook, path, one)).remove)
+        yield carried
+
+
+def _held(model: Transformer) -> dict[str, Tensor]:
+    """Return copies of parameters and buffers."""
+    both = (*model.named_parameters(), *model.named_buffers())
+    return {name: tensor.detach().clone() for name, tensor in both}
+
+
+def _changed(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> str:
+    """Return the name of a tensor that has another value, or none any more; "" for none."""
+    now = (name for name, one in before.items() if not _equal(one, after.get(name)))
+    return next(now, "")
+
+
+def _equal(one: Tensor, other: Tensor | None) -> bool:
+    return other is not None and one.shape == other.shape and torch.equal(one, other)
 
 
 def packed(config: RunConfig, seeds: Sequence[int] = SEEDS) -> str:
@@ -295,7 +387,7 @@ def packed(config: RunConfig, seeds: Sequence[int] = SEEDS) -> str:
         together = moved(config, *seeds)
         together.rng.step.fill_(7)
         logits = logits_of(together, given)
-        of_pack = torch.autograd.grad(loss_of(together, given), list(together.parameters()))
+        of_pack = torch.autograd.grad(loss_of(together, given), list(_trained(together).values()))
     except Exception as error:
         return said(config, error)
     for k, seed in enumerate(seeds):
@@ -304,7 +396,7 @@ def packed(config: RunConfig, seeds: Sequence[int] = SEEDS) -> str:
         mine = given[k : k + 1]
         if not _close(logits_of(solo, mine)[0], logits[k]):
             return "logits of a member of a pack differ from those of a run alone"
-        alone = torch.autograd.grad(loss_of(solo, mine), list(solo.parameters()))
+        alone = torch.autograd.grad(loss_of(solo, mine), list(_trained(solo).values()))
         if not all(_close(one[0], all_[k]) for one, all_ in zip(alone, of_pack, strict=True)):
             return "gradients of a member of a pack differ from those of a run alone"
     return ""
