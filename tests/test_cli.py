@@ -212,7 +212,7 @@ def test_what_decides_and_analyses_is_not_loaded_before_a_worker_is_started(
 
 def test_no_arguments_print_help(ablate: Run) -> None:
     _, out, err = ablate()
-    assert "Find out whether a part of a transformer matters" in out + err
+    assert "Find out whether a part of a model matters" in out + err
     assert ablate("--version")[1].startswith("ablate ")
 
 
