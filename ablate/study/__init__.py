@@ -105,6 +105,8 @@ def find(path_or_name: str) -> Path:
                 return file
             if file.exists() and file.suffix == ".toml":
                 raise AblateError(f"{file}: a study file is a regular file")
+    if "/" in path_or_name and path.is_dir():
+        raise AblateError(f"{path_or_name}: this is a folder; give a study file, or its name")
     existing = sorted({file.stem for file in examples.here()} | shipped.keys())
     meant = nearest(path.stem, existing)
     raise AblateError(
