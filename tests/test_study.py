@@ -470,7 +470,7 @@ def test_a_budget_that_match_would_undo_is_refused(tmp_path: Path, by: str) -> N
 def test_a_rate_that_is_tuned_is_not_also_given(tmp_path: Path) -> None:
     with pytest.raises(AblateError, match=r"line 6: lr .*line 18"):
         read(tmp_path, PLAIN.replace("d_model = 64", "lr = 1e-3\nd_model = 64") + TUNE)
-    with pytest.raises(AblateError, match=r"line 15: lr sets lr, which is found by \[tune\]"):
+    with pytest.raises(AblateError, match=r"line 15: lr varies here, and is found by \[tune\]"):
         read(tmp_path, PLAIN.replace("n_layer = [2, 4]", "lr = [1e-3, 1e-2]") + TUNE)
     with pytest.raises(AblateError, match=r"line 15: speed sets lr"):
         read(
