@@ -262,7 +262,7 @@ def test_a_reader_goes_from_a_script_to_the_report(ablate: Run, tmp_path: Path) 
     assert section
     blocks = re.findall(r"```sh\n(.*?)```", section[1], re.S)
     lines = [line for block in blocks for line in block.splitlines() if line.startswith("ablate")]
-    assert len(lines) == 6
+    assert len(lines) == 7
     for line in (*lines, "ablate run own-script"):
         code, _, error = ablate(*shlex.split(line, comments=True)[1:])
         assert code == 0, f"{line}\n{error}"
