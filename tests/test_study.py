@@ -420,6 +420,8 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     _below("[optimizer]\nlr = 3", 16, ["'optimizer'"]),
     ("[factors]", "[factors", 10, ["[factors:"]),
     ("n_layer = [2, 4]", "n_layer = [two, 4]", 15, ["n_layer = [two, 4]", "quotation marks"]),
+    ("n_layer = [2, 4]", "n_embd = [32, 64]", 15, ["'n_embd'", "d_model", "Width"]),
+    ("n_layer = [2, 4]", "epochs = [1, 2]", 15, ["'epochs'", "give tokens"]),
     ("n_layer = [2, 4]", "keep = ['none', 'final']", 15, ["'keep'", "belongs in [run]"]),
     _below("[eval]\nlr = 3", 17, ["'lr'", "[base]", "[tune]"]),
     _below("[eval]\nwithin = ['n_layer']", 17, ["'within'", "top of the file"]),
