@@ -1,11 +1,12 @@
-"""ablate: find out whether a part of a transformer matters, and by how much.
+"""ablate: find out whether a part of a model matters, and by how much.
 
 In Python `ablate.load(study)`, `curves`, `finals`, `pairs` and `effects` give tidy DataFrames,
 which the functions of `ablate.figures` draw. `ablate.findings(study)` gives all that a study found
 as typed records. `ablate.level` registers a level of a factor, with hyper-parameters
 that `ablate.Field` describes, and `ablate.factor` looks one up; `ablate.metric` registers a metric.
 `ablate.log` reports the numbers of a training script. `ablate.load_model(run)` gives the model of a
-run whose weights are kept, with its tokenizer.
+run whose weights are kept, with its tokenizer. Documented modules, such as `ablate.stats`, are
+imported on first use.
 """
 
 from __future__ import annotations
@@ -40,9 +41,12 @@ _LAZY = dict.fromkeys(("load", "curves", "finals", "pairs"), "ablate.results") |
     "load_model": "ablate.trained.load",
     "metric": "ablate.metrics",
 }
+_MODULES = ("analysis", "components", "errors", "figures", "results", "stats", "study", "trained")
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"ablate.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'ablate' has no attribute {name!r}")
     return getattr(importlib.import_module(_LAZY[name]), name)

@@ -602,7 +602,7 @@ def database(db: Source) -> Database:
 def _study(db: Database, name: str) -> StudyRow:
     columns, matches = rows.studies(db, name)
     if not matches:
-        raise unknown("study", name, studies(db), every="ablate status")
+        raise known.unknown_study(db, name)
     return StudyRow(**dict(zip(columns, matches[0], strict=True)))
 
 

@@ -212,7 +212,7 @@ def test_what_decides_and_analyses_is_not_loaded_before_a_worker_is_started(
 
 def test_no_arguments_print_help(ablate: Run) -> None:
     _, out, err = ablate()
-    assert "Find out whether a part of a transformer matters" in out + err
+    assert "Find out whether a part of a model matters" in out + err
     assert ablate("--version")[1].startswith("ablate ")
 
 
@@ -467,6 +467,16 @@ def test_new_writes_a_commented_study_that_plans(ablate: Run, tmp_path: Path) ->
     assert (tmp_path / "studies" / "depth.toml").read_text() == text
 
 
+@pytest.mark.parametrize(
+    ("given", "missing"), [("corpus=texts/a.txt", "texts"), ("tokenizer=tok.json", "tok.json")]
+)
+def test_new_says_where_it_looked_for_a_path(
+    ablate: Run, tmp_path: Path, given: str, missing: str
+) -> None:
+    code, _, err = ablate("new", "own", "--factor", "norm=pre,post", "--base", given)
+    assert code == 2 and str(Path.cwd() / missing) in err and "studies" not in err
+
+
 def test_new_keeps_brackets_together_where_levels_are_split(ablate: Run) -> None:
     mix, masked = "mask_mix=[1,0,0], [0.8,0.1,0.1]", "objective=masked"
     code, out, _ = ablate(
@@ -614,6 +624,15 @@ def test_status_counts_runs_by_status(ablate: Run, measured: str) -> None:
     assert sum(line.split()[1:] == ["5", "5"] for line in out.splitlines()) == 5
     code, _, err = ablate("status", "quickstat")
     assert code == 2 and "'quickstart'" in err
+
+
+@pytest.mark.parametrize("command", ["status", "report", "export", "analyse", "cancel"])
+def test_a_study_of_another_database_is_not_said_to_be_unknown(
+    ablate: Run, measured: str, command: str
+) -> None:
+    """The database is that of the folder in which a command starts: another folder, another one."""
+    code, _, err = ablate(command, "heads")
+    assert code == 2 and "ablate run heads" in err and measured in err and "--db" in err
 
 
 def test_show_finds_a_run_by_number_or_key(ablate: Run, measured: str) -> None:

@@ -140,6 +140,7 @@ def test_named_levels_set_several_fields(tmp_path: Path) -> None:
         (["placeholder is {name}"], {"run": '"python train.py {"'}),
         (["'|' is shell syntax", "sh -c"], {"run": RUN[:-1] + ' | tee log"'}),
         (["'>' is shell syntax"], {"run": RUN[:-1] + ' > log"'}),
+        (["'>' is shell syntax"], {"run": '"sh train.sh --norm {norm} --lr {lr} > log"'}),
         (["'$DATA/x' is shell syntax"], {"run": RUN[:-1] + ' $DATA/x"'}),
         (["'A=1' is no program", "env A=1"], {"run": '"A=1 ' + RUN[1:]}),
         (["seed is the seed of the run"], {"factors": "norm = [1, 2]\nseed = [1, 2]"}),

@@ -12,11 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from cli_helpers import Run
 from store_plans import plan_of
 
+import ablate as package
 from ablate import store
 from ablate.components import CATALOGUE
 from ablate.kinds import kind as kind_named
@@ -54,6 +56,20 @@ def test_every_part_is_on_a_page(generator: ModuleType) -> None:
         r"<!-- generated: (\w+) -->", "".join(path.read_text(encoding="utf-8") for path in PAGES)
     )
     assert sorted(marks) == sorted(generator.PARTS)
+
+
+def test_documented_names_need_no_import_but_that_of_ablate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = set(re.findall(r"reference: ([\w.]+)", page("python.md"))) | {"ablate.stats.compare"}
+    assert "ablate.trained.prune.prune" in names
+    for name in sorted(names):
+        found: Any = package
+        for part in name.split(".")[1:]:
+            if isinstance(vars(found).get(part), ModuleType):  # another test has imported it
+                monkeypatch.delattr(found, part)
+            found = getattr(found, part)
+        monkeypatch.undo()
 
 
 def test_every_table_of_a_study_file_has_its_heading() -> None:
@@ -246,7 +262,7 @@ def test_a_reader_goes_from_a_script_to_the_report(ablate: Run, tmp_path: Path) 
     assert section
     blocks = re.findall(r"```sh\n(.*?)```", section[1], re.S)
     lines = [line for block in blocks for line in block.splitlines() if line.startswith("ablate")]
-    assert len(lines) == 6
+    assert len(lines) == 7
     for line in (*lines, "ablate run own-script"):
         code, _, error = ablate(*shlex.split(line, comments=True)[1:])
         assert code == 0, f"{line}\n{error}"

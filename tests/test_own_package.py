@@ -732,8 +732,7 @@ def test_the_package_of_the_page_can_be_used(lab: Path) -> None:
     for name, text in re.findall(r"```\w+\n# (lab/[\w/.]+)\n(.*?)```", page, re.S):
         (lab / name).parent.mkdir(parents=True, exist_ok=True)
         (lab / name).write_text(text)
-    (lab / "lab" / "src" / "mylab" / "__init__.py").touch()
-    outside.find(["lab/src/mylab/parts.py"], lab)
+    outside.find(["lab/src/mylab"], lab)
     assert "rms-gain" in CATALOGUE["norm_kind"].names
     about = tomllib.loads((lab / "lab" / "pyproject.toml").read_text())["project"]
     assert about["entry-points"][used.GROUP] == {"parts": "mylab.parts"}

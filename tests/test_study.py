@@ -418,7 +418,13 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     _below("[factors.size]\n0.1.5M = { d_model = 64 }\nb = {}", 16, ['"0.1.5M"']),
     _below("[factors.size]\ngpt2.small = { d_model = 64 }\nb = {}", 17, ['"gpt2.small"']),
     _below("[optimizer]\nlr = 3", 16, ["'optimizer'"]),
-    ("[factors]", "[factors", 0, ["line 10"]),
+    ("[factors]", "[factors", 10, ["[factors:"]),
+    ("n_layer = [2, 4]", "n_layer = [two, 4]", 15, ["n_layer = [two, 4]", "quotation marks"]),
+    ("n_layer = [2, 4]", "n_embd = [32, 64]", 15, ["'n_embd'", "d_model", "Width"]),
+    ("n_layer = [2, 4]", "epochs = [1, 2]", 15, ["'epochs'", "give tokens"]),
+    ("n_layer = [2, 4]", "keep = ['none', 'final']", 15, ["'keep'", "belongs in [run]"]),
+    _below("[eval]\nlr = 3", 17, ["'lr'", "[base]", "[tune]"]),
+    _below("[eval]\nwithin = ['n_layer']", 17, ["'within'", "top of the file"]),
 ]
 
 
@@ -440,6 +446,13 @@ def test_errors_name_their_line(
         assert word in message, message
 
 
+def test_a_key_below_a_table_header_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    """TOML reads what stands after [factors] as a part of it."""
+    (line,) = (line for line in PLAIN.splitlines() if line.startswith("seeds"))
+    with pytest.raises(AblateError, match=r"line \d+: seeds stands in \[factors\]"):
+        read(tmp_path, PLAIN.replace(f"{line}\n", "").replace("[factors]", f"[factors]\n{line}"))
+
+
 TUNE = "\n[tune]\nlr = [1e-4, 1e-2]\npoints = 5\nper = 'study'\n"
 
 
@@ -459,7 +472,7 @@ def test_a_budget_that_match_would_undo_is_refused(tmp_path: Path, by: str) -> N
 def test_a_rate_that_is_tuned_is_not_also_given(tmp_path: Path) -> None:
     with pytest.raises(AblateError, match=r"line 6: lr .*line 18"):
         read(tmp_path, PLAIN.replace("d_model = 64", "lr = 1e-3\nd_model = 64") + TUNE)
-    with pytest.raises(AblateError, match=r"line 15: lr sets lr, which is found by \[tune\]"):
+    with pytest.raises(AblateError, match=r"line 15: lr varies here, and is found by \[tune\]"):
         read(tmp_path, PLAIN.replace("n_layer = [2, 4]", "lr = [1e-3, 1e-2]") + TUNE)
     with pytest.raises(AblateError, match=r"line 15: speed sets lr"):
         read(

@@ -41,7 +41,7 @@ from ablate.errors import AblateError
 app = typer.Typer(
     name="ablate",
     cls=Group,
-    help="Find out whether a part of a transformer matters, and by how much.",
+    help="Find out whether a part of a model matters, and by how much.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     epilog=(

@@ -117,6 +117,8 @@ def fit(
 
     if (study is None) is (csv is None):
         raise AblateError("give a study, or a table with --csv FILE")
+    if study and not study.endswith(".toml") and Path(study).is_file():
+        raise AblateError(f"{study}: a table is given as --csv {study}")
     table: dict[str, Any] = {
         "n": n,
         "d": d,

@@ -32,6 +32,7 @@ START = {
     "lr": 1e-3,
 }
 OF_TEXT = ("corpus", "n_ctx", "tokenizer")  # what a study on images does not start from
+PATHS = {"corpus", "tokenizer"}  # may be paths
 BESIDE_PRESET = ("corpus", "tokens")  # of START, where a preset brings all else
 
 
@@ -186,7 +187,7 @@ def new(
         raw["goal"] = goal
     raw.setdefault("question", _question(raw))
     text = write(raw)
-    with _by_option(path, text):
+    with _by_option(path, text, set() if own else varied | started):
         study_plan = plan(parse(text, path))
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -266,8 +267,14 @@ def _rename(name: str) -> NoReturn:
 
 
 @contextmanager
-def _by_option(path: Path, text: str) -> Iterator[None]:
-    """Name options and keys instead of lines in errors about `text`, which is not yet in `path`."""
+def _by_option(path: Path, text: str, given: set[str]) -> Iterator[None]:
+    """Name options and keys instead of lines in errors about `text`, which is not yet in `path`.
+
+    Args:
+        path: The file to be.
+        text: What it would hold.
+        given: Fields of options, whose paths are relative to the working directory.
+    """
     from ablate.errors import AblateError
 
     lines = text.splitlines()
@@ -285,6 +292,10 @@ def _by_option(path: Path, text: str) -> Iterator[None]:
     except AblateError as error:
         prefix = re.escape(str(path))
         said = re.sub(rf"{prefix}, line (\d+)", option_of, str(error))
+        said = re.sub(r"(\[\w+\]) \(\1\)", r"\1", said)  # the name of a table, and where it is
+        if given & PATHS & {*said.partition(":")[0].split()}:
+            said = said.replace(str(path.parent.resolve()), str(Path.cwd()))
+            said = said.replace("the study file's folder", "the working directory")
         raise AblateError(TWICE.sub(r"\1", re.sub(rf"^{prefix}: ", "", said))) from None
 
 
@@ -326,7 +337,7 @@ def _place(raw: dict[str, Any], given: set[str], folder: Path) -> None:
             return {key: placed(part) for key, part in value.items()}
         return _relative(value, folder) if isinstance(value, str) else value
 
-    for name in given & {"corpus", "tokenizer"}:
+    for name in given & PATHS:
         if name in raw.get("base", {}):
             raw["base"][name] = placed(raw["base"][name])
         if name in raw["factors"]:

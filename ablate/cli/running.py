@@ -206,12 +206,11 @@ def cancel(
     from ablate import store
     from ablate.cli.stored import name_of
     from ablate.launch import slurm
-    from ablate.store.names import studies
+    from ablate.store.names import require_study
 
     with store.open(db, create=True) as database:
         name = name_of(study, database)
-        if name not in (known := studies(database)):
-            raise unknown("study in the database", name, known, every="ablate status")
+        require_study(database, name)
         slurm.cancel(database, name)
     console().print(f"{name}: its Slurm jobs have ended; `ablate run` continues it", markup=False)
 
@@ -275,14 +274,14 @@ def _status(database: Database, study: str | None) -> RenderableType:
 
     from ablate.cli.stored import name_of, notes
     from ablate.launch import slurm
+    from ablate.store.names import require_study
     from ablate.store.status import alike, counts_by_cell, studies
 
     file = study or ""
     study = study and name_of(study, database)
     found = studies(database, study)
-    if study is not None and not found:
-        known = [one.name for one in studies(database)]
-        raise unknown("study in the database", study, known, every="ablate status")
+    if study is not None:
+        require_study(database, study)
     lines = {one.name: one.survey.counts for one in found}
     left = [duration(one.seconds_left) if one.seconds_left else "" for one in found]
     parts: list[RenderableType] = [_counts("study", lines, left)]

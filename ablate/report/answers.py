@@ -48,7 +48,7 @@ VERDICTS: dict[Verdict, str] = {  # of a contrast → words
     "partial": "compared on some of the seeds only",
     "untrained": "not comparable, as an arm did not learn",
     "lossy": "not comparable, as a tokenizer loses text",
-    "unknown": "without an answer",
+    "unknown": "not tested, for too few pairs or no noise",
 }
 FEW = 3  # strata that each have a line of their own
 MOST = 8  # levels of one verdict that a summary names; of more it has the number

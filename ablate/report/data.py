@@ -88,7 +88,11 @@ class ReportData(StudyData):
     @property
     def known(self) -> KnownLabels:
         """Texts for what a model knows that has learnt next to nothing."""
-        return OF_IMAGES if self.of_images else OF_TEXT
+        labels = {OF_IMAGES.get(one.name, OF_TEXT) for one in self.objectives} or {OF_TEXT}
+        return KnownLabels(
+            " or ".join(sorted(one.what for one in labels)),
+            ", or ".join(sorted(one.how for one in labels)),
+        )
 
     @cached_property
     def arm_of(self) -> dict[str, str]:

@@ -66,10 +66,12 @@ class KnownLabels:
 OF_TEXT = KnownLabels(
     "token frequencies", "predicting each token by its frequency in the training text"
 )
-OF_IMAGES = KnownLabels(
-    "class frequencies or mean patches",
-    "predicting by the class frequencies, or the mean patches, of the training images",
-)
+OF_IMAGES = {
+    "classify": KnownLabels(
+        "class frequencies", "predicting by the class frequencies of the training images"
+    ),
+    "mae": KnownLabels("mean patches", "predicting the mean patches of the training images"),
+}
 
 
 @dataclass(frozen=True)

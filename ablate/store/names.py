@@ -3,10 +3,11 @@ existing one."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 
-from ablate import metrics
-from ablate.errors import unknown
+from ablate import metrics, study
+from ablate.errors import AblateError, unknown
 from ablate.metrics import METRICS
 from ablate.store.database import Database
 from ablate.store.thin import THINNED
@@ -25,8 +26,19 @@ def studies(db: Database) -> dict[str, str]:
 
 def require_study(db: Database, name: str) -> None:
     """Raise `AblateError` for a study that the database does not hold."""
-    if name not in (known := studies(db)):
-        raise unknown("study in the database", name, known, every="ablate status")
+    if name not in studies(db):
+        raise unknown_study(db, name)
+
+
+def unknown_study(db: Database, name: str) -> AblateError:
+    """Return the error for a study that the database does not hold, but perhaps another one."""
+    with contextlib.suppress(AblateError):
+        if study.find(name).suffix == ".toml":
+            return AblateError(
+                f"study {name!r} is not in the database {db.path}: `ablate run {name}` trains it"
+                " there; --db or ABLATE_DB selects another database"
+            )
+    return unknown(f"study in {db.path}", name, studies(db), every="ablate status")
 
 
 def require_series(db: Database, names: Iterable[str]) -> None:

@@ -25,6 +25,7 @@ from ablate.study.model import (
     tuned_field,
 )
 from ablate.study.parse import parse
+from ablate.study.source import Source, not_toml
 
 LARGEST_FILE = 1 << 20  # bytes
 
@@ -68,9 +69,9 @@ def name(path: Path) -> str:
         AblateError: The file has no name of a study.
     """
     try:
-        found = tomllib.loads(_text(path)).get("name")
+        found = tomllib.loads(text := _text(path)).get("name")
     except tomllib.TOMLDecodeError as error:
-        raise AblateError(f"{path}: not valid TOML: {str(error)[:200]}") from None
+        raise not_toml(Source(path, text), error) from None
     if not isinstance(found, str):
         raise AblateError(f"{path}: a study file has a name")
     return found
@@ -104,6 +105,8 @@ def find(path_or_name: str) -> Path:
                 return file
             if file.exists() and file.suffix == ".toml":
                 raise AblateError(f"{file}: a study file is a regular file")
+    if "/" in path_or_name and path.is_dir():
+        raise AblateError(f"{path_or_name}: this is a folder; give a study file, or its name")
     existing = sorted({file.stem for file in examples.here()} | shipped.keys())
     meant = nearest(path.stem, existing)
     raise AblateError(

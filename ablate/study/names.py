@@ -13,7 +13,16 @@ from ablate.config import field_info
 from ablate.errors import AblateError, unknown, written
 from ablate.study.model import TUNE_KEYS
 from ablate.study.source import Source, located
-from ablate.study.values import BUDGETS, FOLLOWS, LARGEST, field_value, label, number, settable
+from ablate.study.values import (
+    BUDGETS,
+    CALLED,
+    FOLLOWS,
+    LARGEST,
+    field_value,
+    label,
+    number,
+    settable,
+)
 
 # table of a study file → group of the factors that only studies with this table have
 OF_TABLE = {"finetune": "fine-tuning", "start": "start"}
@@ -98,7 +107,12 @@ class TransformerNames:
                 raise AblateError(f"{source.where(*path)}: {name} is only for {what}")
         choices = [*settable(), PRESET]
         if name not in choices:
-            raise unknown("key", name, choices, source.where(*path), "ablate factors")
+            where = source.where(*path)
+            error = unknown("key", name, choices, where, "ablate factors")
+            if field := next((one for one, names in CALLED.items() if name in names), None):
+                meaning = (BUDGETS.get(field) or CATALOGUE[field].meaning).rstrip(".")
+                error.args = (f"{where}: {error.begin}; give {field} instead: {meaning}",)
+            raise error
 
     def check_factor(self, name: str) -> None:
         """See `Names.check_factor`."""

@@ -37,9 +37,10 @@ from ablate.study.model import (
 )
 from ablate.study.names import OF_TABLE, Names, TransformerNames
 from ablate.study.presets import applied
-from ablate.study.source import Source, located
+from ablate.study.source import Source, located, not_toml
 from ablate.study.tables import validated
 from ablate.study.values import BUDGETS, number, positive, settable
+from ablate.units import listed
 
 NAME = r"\w[\w .+-]*"  # of a study
 NAMED = "letters, digits, blanks and . + - _"
@@ -106,6 +107,18 @@ class StudyFile(BaseModel):
     data: dict[str, Any] = Field({}, description="how the files of a corpus are read")
 
 
+FIELDS = StudyFile.model_fields
+TOP = "at the top of the file, before the first table"
+TABLES: dict[str, type[BaseModel]] = {
+    "match": tables.MatchTable,
+    "run": tables.RunTable,
+    "tune": tables.TuneTable,
+    "fit": tables.FitTable,
+    "report": tables.ReportTable,
+    "eval": Evaluation,
+}
+
+
 def parse(text: str, path: Path) -> Study:
     """Return the study in the text of a file.
 
@@ -136,7 +149,21 @@ def _naming_parts(file: StudyFile, folder: Path) -> Iterator[None]:
         elif takes_parts and (declared := outside.declaring(error.word)):
             begin = str(error).partition(error.begin)[0] + error.begin
             error.args = (f"{begin}; {declared}",)
+        elif error.begin.startswith("unknown key"):
+            raise _placed(error) from None
         raise
+
+
+def _placed(error: UnknownError) -> UnknownError:
+    """Say of a key that is unknown where it stands, instead of its choices, where it belongs."""
+    homes = [f"[{name}]" for name, model in TABLES.items() if error.word in model.model_fields]
+    if error.word in settable():
+        homes = ["[base]", "[factors]", *homes]
+    home = f"in {listed(homes, 'or')}" if homes else TOP if error.word in FIELDS else ""
+    if home:
+        begin = str(error).partition(error.begin)[0] + error.begin
+        error.args = (f"{begin}; it belongs {home}",)
+    return error
 
 
 def _study(source: Source, file: StudyFile) -> Study:
@@ -351,10 +378,16 @@ def _read(source: Source) -> StudyFile:
     try:
         raw = tomllib.loads(source.text)
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
-        raise AblateError(f"{source.path}: not valid TOML: {str(error)[:200]}") from None
-    for table in raw:
-        if table not in StudyFile.model_fields:
-            raise unknown("key", table, StudyFile.model_fields, source.where(table))
+        raise not_toml(source, error) from None
+    for key in raw:
+        if key not in FIELDS:
+            raise _placed(unknown("key", key, FIELDS, source.where(key)))
+    for table, keys in raw.items():
+        for key in keys if isinstance(keys, dict) else ():
+            if key in FIELDS and FIELDS[key].is_required() and key not in raw:
+                raise AblateError(
+                    f"{source.where(table, key)}: {key} stands in [{table}], and belongs {TOP}"
+                )
     return validated(source, StudyFile, raw)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ablate.errors import AblateError, UnlocatedError
 
+_AT = re.compile(r" \(at line (\d+), column \d+\)$")
 _NOISE = re.compile(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'|#.*')
 _PART = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|\'([^\']*)\'|([\w-]+))\s*')
 
@@ -120,3 +121,17 @@ def _parts(code: str) -> tuple[str, ...]:
             break
         at += 1
     return tuple(parts)
+
+
+def not_toml(source: Source, error: Exception) -> AblateError:
+    """Return the error for a text that is not TOML: the line, and what the parser says of it."""
+    message = str(error)[:200]
+    if not (found := _AT.search(message)):
+        return AblateError(f"{source.path}: not valid TOML: {message}")
+    line = int(found[1])
+    text = source.text.split("\n")[line - 1].strip()
+    hint = "; text needs quotation marks" if "Invalid value" in message else ""
+    hint = "; this key is there twice" if "overwrite a value" in message else hint
+    return AblateError(
+        f"{source.path}, line {line}: not valid TOML: {text:.80}: {message[: found.start()]}{hint}"
+    )

@@ -339,9 +339,10 @@ def tune(
         )
     for name in _varying(factors, field):
         location = source.where("factors", name)
+        varies = "varies here, and" if name == field else f"sets {field}, which"
         raise AblateError(
-            f"{location}: {name} sets {field}, which is found by [tune] ({source.where('tune')});"
-            " keep one of them"
+            f"{location}: {name} {varies} is found by [tune] ({source.where('tune')}); keep one of"
+            " them"
         )
     low, high = (_positive(source, field, end, "tune") for end in table.lr)
     location = source.where("tune", field)

@@ -11,10 +11,10 @@ from ablate.errors import AblateError
 
 _PART = re.compile(r"\{\{|\}\}|\{(\*?)([A-Za-z_]\w*)\}|[{}]")
 
-_SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "fish")
 _OPERATORS = ("|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>")
 _VARIABLE = re.compile(r"(-[\w-]+=)?\$[A-Za-z_]\w*(/.*)?")  # $HOME, --data=$DATA/x
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_TEXT_FOLLOWS = re.compile(r"-[A-Za-z]*c")  # sh -c '…', bash -lc '…'
 
 
 def words(run: str) -> tuple[str, ...]:
@@ -44,20 +44,20 @@ def words(run: str) -> tuple[str, ...]:
 
 
 def check_no_shell(template: Sequence[str]) -> None:
-    """Refuse shell syntax, unless one of the words is a shell.
+    """Refuse shell syntax, except in the text that a shell gets by -c.
 
     Raises:
         AblateError: The message names the word, and says what to write.
     """
-    if any(word.rpartition("/")[2] in _SHELLS for word in template):
-        return
     if _ASSIGNMENT.match(template[0]):
         raise AblateError(
             f"run: {template[0]!r} is no program; to set an environment variable, begin with env:"
             f" env {template[0]} …"
         )
-    for word in template:
-        if word in _OPERATORS or _VARIABLE.fullmatch(word):
+    for before, word in zip(("", *template), template, strict=False):
+        if not _TEXT_FOLLOWS.fullmatch(before) and (
+            word in _OPERATORS or _VARIABLE.fullmatch(word)
+        ):
             raise AblateError(
                 f"run: {word!r} is shell syntax, and no shell runs the command; remove it, or write"
                 " the command as sh -c '…' (the log of a run keeps its output)"

@@ -21,6 +21,20 @@ BUDGETS = {
     ),
     "flops": "floating-point operations that a run's training takes (three forward passes a token)",
 }
+CALLED = {  # a field → what nanoGPT, transformers and others call it
+    "n_layer": ("num_layers", "num_hidden_layers", "depth", "layers"),
+    "n_head": ("num_heads", "num_attention_heads", "heads"),
+    "n_kv_head": ("num_key_value_heads", "num_kv_heads"),
+    "d_model": ("n_embd", "hidden_size", "d_embed", "embed_dim", "width", "dim"),
+    "d_mlp": ("intermediate_size", "d_ff", "d_ffn", "ffn_dim"),
+    "n_ctx": ("block_size", "context_length", "seq_len", "max_seq_len", "sequence_length"),
+    "tokenizer": ("vocab_size",),
+    "lr": ("learning_rate",),
+    "batch_tokens": ("batch_size",),
+    "tokens": ("epochs", "max_iters", "max_steps", "n_steps", "num_train_epochs"),
+    "warmup": ("warmup_iters", "warmup_steps", "warmup_ratio"),
+    "norm_epsilon": ("layer_norm_eps", "rms_norm_eps", "eps"),
+}
 FOLLOWS = {
     "steps": "follows from the budget; give tokens, tokens_per_param or flops",
     "n_vocab": "follows from the tokenizer, or from the images",
