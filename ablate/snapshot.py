@@ -198,12 +198,14 @@ def module(base: Path, name: str) -> list[Path]:
 def imports(base: Path, path: Path) -> Iterator[str]:
     """Yield the names of modules that a file may import, with those of what it takes from modules.
 
-    None of a file that cannot be read or is no Python.
+    None of what cannot be read, is no regular file (reading a pipe blocks) or is no Python.
 
     Args:
         base: The folder from which the names of relative imports begin.
         path: The file.
     """
+    if not path.is_file():
+        return
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):

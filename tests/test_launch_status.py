@@ -82,7 +82,7 @@ def test_runs_in_the_queue_of_a_cluster_are_no_running_ones(tmp_path, ablate: Ru
         shown = ablate("status", "stub", "--db", str(path))[1]
         begun = status.studies(db)[0].working[0].run
         of_runs = {run: ablate("show", str(run), "--db", str(path))[1] for run in (begun, 5)}
-        (course,) = reading.courses(db)
+        (course,) = reading.courses(db, ["stub"])
         sections = page.sections(reading.detail(db, course))
         explored = explore.without_curves(gather(db, "stub"), {})["runs"]
         exported = exported_runs.read(db, "stub", "compare")
