@@ -27,6 +27,12 @@ class UnknownError(AblateError):
 
     word = begin = ""
 
+    def instead(self, text: str) -> UnknownError:
+        """Return the error with a text in place of the choices."""
+        where = str(self).partition(self.begin)[0]
+        self.args = (f"{where}{self.begin}; {text}",)
+        return self
+
 
 def missing(library: str, extra: str = "") -> AblateError:
     """Return the error for a library that is not installed.

@@ -227,11 +227,16 @@ def _of_module(name: str, folder: Path) -> Package | None:
         _check_alone(name, path)
         return None
     top = _top(path.parent)
-    if top.name not in {one.partition(".")[0] for one in snapshot.imports(top.parent, path)}:
+    if top.name not in _imported(top.parent, path):
         return None  # also where it cannot be read: as a file of its own it says so
     found = _of_folder(os.path.dirname(name), path.parent)
     stem = [] if path.stem == "__init__" else [path.stem]
     return replace(found, modules=(".".join([*found.modules, *stem]),))
+
+
+def _imported(base: Path, path: Path) -> set[str]:
+    """Return the outermost packages that a file may import; see `snapshot.imports`."""
+    return {one.partition(".")[0] for one in snapshot.imports(base, path)}
 
 
 def _check_alone(name: str, path: Path) -> None:
@@ -240,8 +245,7 @@ def _check_alone(name: str, path: Path) -> None:
     Raises:
         AblateError: A package of this name is not installed either.
     """
-    named = {one.partition(".")[0] for one in snapshot.imports(path.parent.parent, path)}
-    named -= sys.stdlib_module_names
+    named = _imported(path.parent.parent, path) - sys.stdlib_module_names
     for k, above in enumerate(path.parents):
         if above.name in named and _located(above.name) in (None, above):
             inner = path.parents[: k + 1]

@@ -8,7 +8,7 @@ from typing import Any
 from ablate.store.database import Database
 from ablate.store.owners import STATUS
 from ablate.store.records import FAILED
-from ablate.store.status import TRIED, selected, settings, tried
+from ablate.store.status import RUNS, TRIED, selected, settings, tried
 from ablate.study import tuned_field
 
 
@@ -75,12 +75,6 @@ class DeviceUse:
     peak_bytes: int | None
 
 
-_RUNS = """
-FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
-     JOIN run ON run.id = member.run_id
-"""
-
-
 def failed(db: Database, study: str) -> list[Failed]:
     """Return the runs of a study that failed, those whose last attempt is newest first."""
     field = _tuned(db, study)
@@ -89,7 +83,7 @@ def failed(db: Database, study: str) -> list[Failed]:
         f"""
         SELECT run.id AS run, min(cell.label) AS cell, run.seed, min(member.role) AS role,
                {TRIED} AS tried, run.status, last.n AS attempts, last.error, last.journal
-        {_RUNS} LEFT JOIN attempt AS last ON last.run_id = run.id
+        {RUNS} LEFT JOIN attempt AS last ON last.run_id = run.id
              AND last.n = (SELECT max(n) FROM attempt WHERE run_id = run.id)
         WHERE study.name = :study AND cell.active AND run.status IN {FAILED}
         GROUP BY run.id ORDER BY last.id DESC
@@ -122,7 +116,7 @@ def queue(db: Database, study: str, most: int) -> list[Waiting]:
         SELECT run.id AS run, min(cell.label) AS cell, run.seed, min(member.role) AS role,
                {TRIED} AS tried, run.status,
                (SELECT count(*) FROM attempt WHERE run_id = run.id) AS attempts
-        {_RUNS}
+        {RUNS}
         WHERE study.name = :study AND cell.active AND run.status IN ('planned', 'stopped')
         GROUP BY run.id ORDER BY min(member.ordinal) LIMIT :most
         """,
@@ -148,7 +142,7 @@ def devices(db: Database, study: str) -> list[DeviceUse]:
                sum(attempt.status <> 'running') AS ended,
                total(attempt.device_seconds) AS seconds, max(attempt.peak_bytes) AS peak_bytes
         FROM attempt WHERE attempt.device IS NOT NULL AND attempt.run_id IN
-             (SELECT run.id {_RUNS} WHERE study.name = :study AND cell.active)
+             (SELECT run.id {RUNS} WHERE study.name = :study AND cell.active)
         GROUP BY attempt.host, attempt.device ORDER BY attempt.host, attempt.device
         """,
         study=study,
@@ -200,7 +194,7 @@ def marks(db: Database, study: str) -> dict[int, Mark]:
         f"""
         SELECT run.id, run.key, {STATUS}, max(attempt.journal), count(attempt.id),
                total(attempt.journal_offset)
-        FROM (SELECT DISTINCT run.id {_RUNS} WHERE study.name = :study AND cell.active) AS its
+        FROM (SELECT DISTINCT run.id {RUNS} WHERE study.name = :study AND cell.active) AS its
              JOIN run ON run.id = its.id LEFT JOIN attempt ON attempt.run_id = run.id
         GROUP BY run.id
         """,

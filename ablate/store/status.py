@@ -22,6 +22,10 @@ from ablate.units import decimals, listed
 
 # statuses of runs that may still get a result
 UNFINISHED = ("planned", "queued", "running", "stopped")
+RUNS = """
+FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
+     JOIN run ON run.id = member.run_id
+"""
 _OF_STUDY = (
     "run.id IN (SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id = :study"
     " AND active)"
@@ -293,9 +297,8 @@ def queued(db: Database, study: str) -> set[int]:
     """Return the runs of a study that wait in a cluster's queue."""
     rows = selected(
         db,
-        "SELECT DISTINCT run.id AS run FROM study JOIN cell ON cell.study_id = study.id JOIN member"
-        " ON member.cell_id = cell.id JOIN run ON run.id = member.run_id WHERE study.name = :study"
-        f" AND cell.active AND {STATUS} = 'queued'",
+        f"SELECT DISTINCT run.id AS run {RUNS} WHERE study.name = :study AND cell.active"
+        f" AND {STATUS} = 'queued'",
         study=study,
     )
     return {row.run for row in rows}
@@ -306,10 +309,8 @@ def counts_by_cell(db: Database, study: str) -> dict[str, dict[str, int]]:
     counts: dict[str, dict[str, int]] = {}
     rows = selected(
         db,
-        f"SELECT cell.label AS cell, {STATUS} AS status, count(*) AS number FROM study JOIN cell ON"
-        " cell.study_id = study.id JOIN member ON member.cell_id = cell.id JOIN run ON run.id ="
-        " member.run_id WHERE study.name = :study AND cell.active GROUP BY 1, 2 ORDER BY"
-        " min(run.id)",
+        f"SELECT cell.label AS cell, {STATUS} AS status, count(*) AS number {RUNS} WHERE"
+        " study.name = :study AND cell.active GROUP BY 1, 2 ORDER BY min(run.id)",
         study=study,
     )
     for row in rows:
@@ -399,9 +400,7 @@ _UNDECIDED = """
 SELECT {by} AS waiting, count(DISTINCT run.id) AS number,
        count(DISTINCT CASE WHEN run.status IN {failed_ones} THEN run.id END) AS failed,
        count(DISTINCT CASE WHEN run.status IN {unfinished} THEN run.id END) AS unfinished
-FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
-       JOIN run ON run.id = member.run_id
-WHERE study.name = :study AND cell.active AND member.role = '{role}' AND NOT EXISTS (
+{runs} WHERE study.name = :study AND cell.active AND member.role = '{role}' AND NOT EXISTS (
     SELECT 1 FROM decision JOIN cell AS decided ON decided.id = decision.cell_id
     WHERE decision.study_id = study.id AND decision.name {decision} AND {same})
 GROUP BY {by} HAVING failed OR NOT unfinished ORDER BY min(member.ordinal)
@@ -410,7 +409,9 @@ GROUP BY {by} HAVING failed OR NOT unfinished ORDER BY min(member.ordinal)
 
 def _undecided(db: Database, name: str, **parts: str) -> list[Any]:
     return selected(
-        db, _UNDECIDED.format(unfinished=UNFINISHED, failed_ones=FAILED, **parts), study=name
+        db,
+        _UNDECIDED.format(runs=RUNS, unfinished=UNFINISHED, failed_ones=FAILED, **parts),
+        study=name,
     )
 
 

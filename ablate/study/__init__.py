@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tomllib
 from pathlib import Path
 
 from ablate.errors import AblateError, nearest
@@ -25,7 +24,7 @@ from ablate.study.model import (
     tuned_field,
 )
 from ablate.study.parse import parse
-from ablate.study.source import Source, not_toml
+from ablate.study.source import Source
 
 LARGEST_FILE = 1 << 20  # bytes
 
@@ -68,10 +67,7 @@ def name(path: Path) -> str:
     Raises:
         AblateError: The file has no name of a study.
     """
-    try:
-        found = tomllib.loads(text := _text(path)).get("name")
-    except tomllib.TOMLDecodeError as error:
-        raise not_toml(Source(path, text), error) from None
+    found = Source(path, _text(path)).tables().get("name")
     if not isinstance(found, str):
         raise AblateError(f"{path}: a study file has a name")
     return found

@@ -107,11 +107,10 @@ class TransformerNames:
                 raise AblateError(f"{source.where(*path)}: {name} is only for {what}")
         choices = [*settable(), PRESET]
         if name not in choices:
-            where = source.where(*path)
-            error = unknown("key", name, choices, where, "ablate factors")
+            error = unknown("key", name, choices, source.where(*path), "ablate factors")
             if field := next((one for one, names in CALLED.items() if name in names), None):
                 meaning = (BUDGETS.get(field) or CATALOGUE[field].meaning).rstrip(".")
-                error.args = (f"{where}: {error.begin}; give {field} instead: {meaning}",)
+                error.instead(f"give {field} instead: {meaning}")
             raise error
 
     def check_factor(self, name: str) -> None:

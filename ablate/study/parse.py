@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,7 +36,7 @@ from ablate.study.model import (
 )
 from ablate.study.names import OF_TABLE, Names, TransformerNames
 from ablate.study.presets import applied
-from ablate.study.source import Source, located, not_toml
+from ablate.study.source import Source, located
 from ablate.study.tables import validated
 from ablate.study.values import BUDGETS, number, positive, settable
 from ablate.units import listed
@@ -144,13 +143,11 @@ def _naming_parts(file: StudyFile, folder: Path) -> Iterator[None]:
         beside = outside.registering(error.word, folder) if takes_parts else ""
         if beside and beside not in file.use:
             use = ", ".join(f'"{name}"' for name in (*file.use, beside))
-            begin = str(error).partition(error.begin)[0] + error.begin
-            error.args = (f"{begin}; {beside} has it: add use = [{use}]",)
+            error.instead(f"{beside} has it: add use = [{use}]")
         elif takes_parts and (declared := outside.declaring(error.word)):
-            begin = str(error).partition(error.begin)[0] + error.begin
-            error.args = (f"{begin}; {declared}",)
+            error.instead(declared)
         elif error.begin.startswith("unknown key"):
-            raise _placed(error) from None
+            _placed(error)
         raise
 
 
@@ -160,10 +157,7 @@ def _placed(error: UnknownError) -> UnknownError:
     if error.word in settable():
         homes = ["[base]", "[factors]", *homes]
     home = f"in {listed(homes, 'or')}" if homes else TOP if error.word in FIELDS else ""
-    if home:
-        begin = str(error).partition(error.begin)[0] + error.begin
-        error.args = (f"{begin}; it belongs {home}",)
-    return error
+    return error.instead(f"it belongs {home}") if home else error
 
 
 def _study(source: Source, file: StudyFile) -> Study:
@@ -375,10 +369,7 @@ def _own_goal(source: Source, file: StudyFile) -> str:
 
 
 def _read(source: Source) -> StudyFile:
-    try:
-        raw = tomllib.loads(source.text)
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
-        raise not_toml(source, error) from None
+    raw = source.tables()
     for key in raw:
         if key not in FIELDS:
             raise _placed(unknown("key", key, FIELDS, source.where(key)))

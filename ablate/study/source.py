@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ablate.errors import AblateError, UnlocatedError
 
@@ -22,6 +24,27 @@ class Source:
 
     path: Path
     text: str
+
+    def tables(self) -> dict[str, Any]:
+        """Return the keys and tables of the file.
+
+        Raises:
+            AblateError: The text is not TOML: with the line, and what the parser says of it.
+        """
+        try:
+            return tomllib.loads(self.text)
+        except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
+            raise self._not_toml(str(error)[:200]) from None
+
+    def _not_toml(self, message: str) -> AblateError:
+        if not (found := _AT.search(message)):
+            return AblateError(f"{self.path}: not valid TOML: {message}")
+        line = int(found[1])
+        text = self.text.split("\n")[line - 1].strip()
+        hint = "; text needs quotation marks" if "Invalid value" in message else ""
+        hint = "; this key is there twice" if "overwrite a value" in message else hint
+        what = message[: found.start()]
+        return AblateError(f"{self.path}, line {line}: not valid TOML: {text:.80}: {what}{hint}")
 
     def where(self, *path: object) -> str:
         """Return "topology.toml, line 7" for a key path ("factors", "topology", "seriel")."""
@@ -121,17 +144,3 @@ def _parts(code: str) -> tuple[str, ...]:
             break
         at += 1
     return tuple(parts)
-
-
-def not_toml(source: Source, error: Exception) -> AblateError:
-    """Return the error for a text that is not TOML: the line, and what the parser says of it."""
-    message = str(error)[:200]
-    if not (found := _AT.search(message)):
-        return AblateError(f"{source.path}: not valid TOML: {message}")
-    line = int(found[1])
-    text = source.text.split("\n")[line - 1].strip()
-    hint = "; text needs quotation marks" if "Invalid value" in message else ""
-    hint = "; this key is there twice" if "overwrite a value" in message else hint
-    return AblateError(
-        f"{source.path}, line {line}: not valid TOML: {text:.80}: {message[: found.start()]}{hint}"
-    )

@@ -12,11 +12,9 @@ from pydantic import BaseModel
 
 from ablate.components import CATALOGUE
 from ablate.errors import AblateError
-from ablate.evaluation import Evaluation
 from ablate.study.command import CommandTable
 from ablate.study.imported import ImportedTable
-from ablate.study.parse import StudyFile
-from ablate.study.tables import FitTable, MatchTable, ReportTable, RunTable, TuneTable
+from ablate.study.parse import TABLES, StudyFile
 from ablate.study.values import BUDGETS, label
 from ablate.text.options import Reading
 
@@ -24,12 +22,7 @@ Table = dict[str, Any]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _TABLES: dict[str, type[BaseModel]] = {
-    "match": MatchTable,
-    "run": RunTable,
-    "tune": TuneTable,
-    "fit": FitTable,
-    "eval": Evaluation,
-    "report": ReportTable,
+    **TABLES,
     "data": Reading,
     "command": CommandTable,
     "imported": ImportedTable,
