@@ -392,6 +392,12 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "parallel-by-size": partial(shapes, "parallel-by-size"),
     "depth-by-width": partial(shapes, "depth-by-width"),
+    "wirings-by-depth": partial(
+        effects,
+        "wirings-by-depth",
+        {f"n_layer={n}": f"{n} layers" for n in (2, 4, 8, 16)},
+        name="wiring",
+    ),
     "topology-85m": partial(effects, "topology-85m", name="wiring"),
     "heads": partial(effects, "heads"),
     "position": partial(

@@ -29,6 +29,7 @@ CELLS = {
     "topology-85m": 5,
     "parallel-by-size": 6,
     "depth-by-width": 8,
+    "wirings-by-depth": 20,
     "rnn-to-transformer": 6,
     "mae": 5,
     "corruption": 10,
