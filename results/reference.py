@@ -152,7 +152,7 @@ def scale_fits() -> str:
     ]
     rows.append(("noise about the curve", *(f"{fit.noise:.2%}" for fit in fits), "–"))
     rows.append(("largest size held out: miss", *map(_miss, fits), "–"))
-    rows.append(("loss at the points of both", *("–" for _ in fits), signed(*compared.gap, ".2%")))
+    rows.append(("loss at equal budgets", *("–" for _ in fits), signed(*compared.gap, ".2%")))
     return table(["fit", *(fit.curve for fit in fits), "difference"], rows)
 
 

@@ -70,7 +70,7 @@ def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         labels = data.labels
         caption = (
             f"Each level minus {of}. {_marks(data, frames[0])}"
-            + (" Arrow: it continues beyond the axis." if leaving(*frames) else "")
+            + (" Arrow: the interval continues beyond the axis." if leaving(*frames) else "")
             + (" The best levels are first." if name == "effects" and many else "")
         )
         look: dict[str, Any] = {"label": labels.difference, "goal": labels.goal}
@@ -337,7 +337,7 @@ def _effects_panel(data: ReportData, stratum: str, effects: pd.DataFrame, hue: s
     effects = effects[effects[hue].isin(inside)]
     of_pair = ["family", "cell"]
     pairs = data.pairs.merge(effects[[*of_pair, "x", hue]], on=of_pair)
-    note = f"{listed(far)} not drawn, as too far from the others." if far else ""
+    note = f"Not drawn, as too far from the others: {listed(far)}." if far else ""
     return Panel(stratum, pairs, effects, note=note)
 
 

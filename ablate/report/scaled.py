@@ -16,7 +16,7 @@ from ablate.report.labels import MetricLabels, p_value, sentence
 from ablate.scaling import Comparison, Difference, Fit, Interval
 from ablate.scaling.beyond import Forecast
 from ablate.scaling.forms import levels
-from ablate.scaling.summary import claim, enough, faster
+from ablate.scaling.summary import EQUAL, claim, enough, faster
 from ablate.scaling.table import ONE
 from ablate.units import MINUS, count, ends, listed, number, plural, power, three_digits
 
@@ -44,7 +44,7 @@ def _brief(one: Comparison) -> str:
     return (
         f"The loss of {one.group} is {abs(loss.value):.2%}"
         f" {'higher' if loss.value > 0 else 'lower'} than that of {one.baseline}"
-        f"{' at the points that both have' if one.measured else ''} (95% interval"
+        f"{' ' + EQUAL[one.axis] if one.measured else ''} (95% interval"
         f" {ends(low, high, 2, number, unit='%')}). The difference of their exponents is"
         " inconclusive" + (f", and {listed(one.doubts)}." if one.doubts else ".")
     )
@@ -53,9 +53,7 @@ def _brief(one: Comparison) -> str:
 def _differences(one: Comparison) -> str:
     apart = [f"{SYMBOLS[key]} {change(test.interval)}" for key, test in one.exponents.items()]
     apart.append(
-        f"loss {gap(one.measured)} at the points that both have"
-        if one.measured
-        else f"loss {gap(one.gap)}"
+        f"loss {gap(one.measured)} {EQUAL[one.axis]}" if one.measured else f"loss {gap(one.gap)}"
     )
     cross = (
         f"cross at {one.axis.upper()} = {three_digits(one.crossing.at.value)}"
@@ -156,10 +154,10 @@ def _compared(one: Comparison) -> str:
     )
     axis, base = one.axis.upper(), one.baseline
     crossing = sentence(one.crossing.text(three_digits)).replace("at ", f"at {axis} = ", 1)
-    at_points = f"{gap(one.measured)} at the points that both have, " if one.measured else ""
+    equal = f"{gap(one.measured)} {EQUAL[one.axis]}, " if one.measured else ""
     return (
         f"{_claim(one)} Differences of its exponents from {base}'s: {tests}. Its loss relative to"
-        f" {base}'s is {at_points}{gap(one.gap)} by the curves over the measured range,"
+        f" {base}'s is {equal}{gap(one.gap)} by the curves over the measured range,"
         f" {gap(one.gap_low)} at {axis} = {three_digits(one.low)} and {gap(one.gap_high)} at"
         f" {three_digits(one.high)}. {crossing}."
     )

@@ -17,6 +17,8 @@ CLAIMS = {
     "offset": "differs in loss, but not significantly in its exponents",
     "inconclusive": "does not differ significantly",
 }
+# where the losses of two groups are compared without a curve, by the axis of the comparison
+EQUAL = {"n": "at equal sizes", "d": "at equal numbers of tokens", "c": "at equal budgets"}
 
 
 def fit_lines(name: str, one: Fit) -> list[str]:
@@ -127,7 +129,7 @@ def comparison_lines(one: Comparison) -> list[str]:
     )
     gaps = ", ".join(f"{percent(gap)}{where}" for where, gap in ends)
     if one.measured:
-        out.append(f"  loss against the baseline's at the points of both: {percent(one.measured)}")
+        out.append(f"  loss against the baseline's, {EQUAL[one.axis]}: {percent(one.measured)}")
     return [
         *out,
         f"  loss against the baseline's, by the curves: {gaps}",
