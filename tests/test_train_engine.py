@@ -30,7 +30,7 @@ from ablate.evaluation import Evaluation
 from ablate.kinds import Context, Job, Progress
 from ablate.kinds.transformer import run_of
 from ablate.text import corpora, tokenizers
-from ablate.train import checkpoint, engine
+from ablate.train import checkpoint, compiled, engine
 from ablate.train.evaluate import Evaluator
 from ablate.train.meter import Meter
 from ablate.train.step import Step
@@ -506,6 +506,33 @@ def test_divergence_before_a_stop_stays_after_the_resume(tmp_path: Path) -> None
     assert [member.end["status"] for member in events] == ["complete", "diverged"]
     assert events[1].end["step"] == 2
     assert events[0].curve() == run(*pack)[0].curve()
+
+
+@pytest.mark.parametrize("name", ["held_out", "finals"])
+def test_an_evaluation_without_memory_is_repeated_without_the_steps_of_other_shapes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (expected,) = run(config())
+    monkeypatch.setattr("ablate.train.compiled.step_cache", OrderedDict())
+    monkeypatch.setitem(compiled.KEPT, "cpu", 8)
+    run(config(d_mlp=5))
+    evaluate = getattr(Evaluator, name)
+
+    def short(evaluator: Evaluator) -> Any:
+        if len(compiled.step_cache) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 344 MiB.")
+        return evaluate(evaluator)
+
+    monkeypatch.setattr(Evaluator, name, short)
+    (events,) = run(config())
+    assert events.curve() == expected.curve() and events.measured() == expected.measured()
+
+    def none(evaluator: Evaluator) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 344 MiB.")
+
+    monkeypatch.setattr(Evaluator, name, none)
+    with pytest.raises(torch.OutOfMemoryError):
+        run(config())
 
 
 class Clock:

@@ -8,10 +8,10 @@ import os
 import shutil
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -82,6 +82,7 @@ HIDDEN = 2 / 3
 
 # seconds of matrix products beyond which a step is compiled without timing an eager one
 LONG = 45.0
+R = TypeVar("R")
 COMPILER: dict[str, Any] = {"dynamic": False, "fullgraph": True}
 # steps in the cache, while their memory is not needed; few where nothing is compiled
 KEPT = {"cuda": 8, "cpu": 1, "mps": 1}
@@ -154,7 +155,7 @@ class CompiledStep:
         for self.mode in wanted:
             self.step.functions = functions(self.step, self.mode)
             try:
-                self._capture_alone_if_need_be()
+                self.with_room(partial(capture, self.step))
                 break
             except torch.OutOfMemoryError:
                 raise
@@ -168,17 +169,20 @@ class CompiledStep:
         if not self._eager_pace:
             self._eager_pace = MODES[self.mode].eager(self.pace, self._products)
 
-    def _capture_alone_if_need_be(self) -> None:
-        """Capture the step; without memory for it, drop the other steps of the cache first.
+    def with_room(self, call: Callable[[], R]) -> R:
+        """Return what a call returns; without memory for it, drop the other cached steps first.
 
-        Of several ranks none tries again: the others wait for it in the step that it left.
+        Of several ranks none tries again: the others wait for it in the call that it left.
+
+        Args:
+            call: Captures or evaluates this step; it can be made twice.
         """
         try:
-            return capture(self.step)
+            return call()
         except torch.OutOfMemoryError:
             if ranks.count() > 1 or not _drop_others(self):
                 raise
-        return capture(self.step)  # here the error, which holds tensors, is gone
+        return call()  # here the error, which holds tensors, is gone
 
     @property
     def _products(self) -> float:

@@ -211,7 +211,9 @@ class Training:
 
     def _evaluate(self) -> None:
         ranks.agree("held out")
-        score, copies = self.evaluator.held_out(), self.evaluator.copies()
+        score, copies = self.compiled.with_room(
+            lambda: (self.evaluator.held_out(), self.evaluator.copies())
+        )
         measured = {"loss": score.loss, **copies, **score.own}
         for k in self.living:
             series = {name: [of[k]] for name, of in measured.items()}
@@ -224,7 +226,7 @@ class Training:
         if complete:
             epochs, seconds = self.step.batches.epochs(self.steps), self.seconds / len(self.configs)
             ranks.agree("finals")
-            finals = self.evaluator.finals()
+            finals = self.compiled.with_room(self.evaluator.finals)
             self._end_exploded([not math.isfinite(loss) for loss in finals[0][2]])
             for k in self.living:
                 self._keep(k)

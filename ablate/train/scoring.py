@@ -165,9 +165,11 @@ class Scorer:
     def _quiet(self) -> Iterator[None]:
         """Without gradients and dropout."""
         model = self.step.model.eval()
-        with torch.no_grad():
-            yield
-        model.train()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            model.train()
 
     def _at_once(self, length: int, windows: Sized) -> int:
         """Return how many of these windows of `length` tokens are scored together.
