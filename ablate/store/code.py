@@ -39,11 +39,10 @@ WHERE code.rowid = :code AND run.id NOT IN (SELECT run_id FROM member)
           SELECT 1 FROM code AS older WHERE older.study_id = code.study_id AND NOT older.active
           AND instr(coalesce(json_extract(run.fields, '$.code'), ''), older.version)))
 """
-_RESULTS = """
+_RESULTS = f"""
 SELECT json_extract(run.fields, '$.code') AS code, count(DISTINCT run.id) AS number
-FROM study JOIN cell ON cell.study_id = study.id AND cell.active
-     JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id
-WHERE study.name = :study AND run.status IN ('complete', 'diverged')
+{schema.RUNS}
+WHERE study.name = :study AND cell.active AND run.status IN ('complete', 'diverged')
       AND cell.label IN (SELECT value FROM json_each(:cells)) GROUP BY code ORDER BY min(run.id)
 """
 _OF_STUDY = """
