@@ -590,7 +590,7 @@ def test_the_time_of_a_run_has_its_evaluations(
     """A token read costs a third of one trained on; at most the held-out tokens are read."""
     config = RunConfig(batch_tokens=512, n_ctx=256, steps=10, n_vocab=257, **fields)
     for held_out, read in ((1000, 600), (400, 400)):
-        cell = Cell("a", {}, "", run_of(config), 1.0, held_out)
+        cell = Cell(run_of(config), 1.0, held_out, label="a", levels={}, stratum="")
         assert Forecast({"a": 100.0}).seconds(cell, evaluation) == pytest.approx(
             (5120 + passes * read / 3) / 100
         )

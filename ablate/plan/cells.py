@@ -75,7 +75,7 @@ def build(study: Study) -> Built:
             resolved = resolver.resolve(chosen, baselines.get(stratum))
             _check_cost(resolved.run.cost)
         baselines.setdefault(stratum, resolved.run)
-        cells[label] = Cell(label, levels, stratum, **vars(resolved))
+        cells[label] = Cell(**vars(resolved), label=label, levels=levels, stratum=stratum)
     if unused:
         location = Source(study.path, study.toml).where("exclude", study.exclude.index(unused[0]))
         raise AblateError(
