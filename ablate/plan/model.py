@@ -222,13 +222,13 @@ class Plan:
         confounds: Differences besides the factors.
         notes: Warnings and hints for the reader of the plan.
         excluded: Labels of cells that [[exclude]] leaves out.
-        too_long: Cells that max_epochs leaves out.
+        too_long: Cells that max_epochs leaves out, with the whole stratum of a baseline.
     """
 
     study: Study
     cells: tuple[Cell, ...]
-    contrasts: tuple[Contrast, ...]
-    runs: tuple[PlannedRun, ...]
+    contrasts: tuple[Contrast, ...] = ()
+    runs: tuple[PlannedRun, ...] = ()
     later: tuple[PlannedRun, ...] = ()
     groups: tuple[Group, ...] = ()
     undecided: tuple[Group, ...] = ()
