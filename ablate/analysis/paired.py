@@ -19,6 +19,7 @@ import pandas as pd
 from ablate import metrics, results, stats, tune
 from ablate.analysis.records import Measured
 from ablate.components import CATALOGUE
+from ablate.plan import Contrast
 from ablate.stats import selection
 from ablate.store.records import FAILED
 from ablate.study import split_seed
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     from ablate.store import Database
 
 CONFIDENCE = 0.95
-# what names a contrast
-NAMED = ("family", "stratum", "factor", "level", "cell", "baseline")
+NAMED = tuple(field.name for field in fields(Contrast))  # what names a contrast
 # columns of `changes` and `interactions`; `resolved` is the former name of `significant`
 CHANGE = ("n", "mean", "lo", "hi", "p", "p_holm", "resolvable", "significant", "resolved")
 TIMES = " × "  # between names, and levels, of factors that are varied together
@@ -41,28 +41,16 @@ ENDED = ("complete", "diverged", *FAILED)  # a run of another status may still g
 
 
 @dataclass(frozen=True, kw_only=True)
-class EffectRow(Measured):
+class EffectRow(Measured, Contrast):
     """One contrast with its effect: a row of `effects`.
 
     Attributes:
-        family: Contrasts that are corrected together.
-        stratum: Levels of the factors in `within`.
-        factor: Factor, or factors joined by `TIMES`, that differ from the baseline.
-        level: Level of `factor`.
-        cell: Label of the cell.
-        baseline: Label of the baseline cell.
         standardised: mean / sd.
         resolvable: Smallest true effect that this many pairs of this noise detect with 80% power,
             after correction.
         resolved: Whether p_holm is at most 0.05, as the table `effect` calls it.
     """
 
-    family: str
-    stratum: str
-    factor: str
-    level: str
-    cell: str
-    baseline: str
     standardised: float
     resolvable: float
     resolved: bool
