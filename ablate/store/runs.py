@@ -99,7 +99,7 @@ def candidates(db: Database, study_id: int, owner: Owner, keep: Keep = "none") -
     with db.read() as connection:
         values = {"study": study_id, "owner": str(owner), "kept": WEIGHTS.get(keep, "")}
         values |= {"weights": WEIGHTS["final"]}
-        # it has failed for that, and would fail again
+        # a run whose parent diverged has failed, and would fail again
         listed = [
             one
             for one in _unfinished(connection, _CANDIDATES, values)
