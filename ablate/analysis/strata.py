@@ -160,6 +160,7 @@ def multiplicity(
 
     Args:
         contrasts: All of them.
+        correction: What Holm's correction covers: "family" or "study".
         crossed: Whether seeds are crossed, so that no sign-flip test is made.
     """
     contrasts = [one for one in contrasts if one.corrected]
