@@ -164,7 +164,7 @@ def curves(db: Database, study: str) -> Curves:
     )
     if not runs:
         return {}
-    name = metrics.final(runs[0].metric)[0].removeprefix("best ")
+    name = metrics.series(runs[0].metric)
     curves_of: dict[int, list[tuple[int, float]]] = {}
     for point in selected(
         db,
@@ -473,7 +473,7 @@ def unneeded_checkpoints(db: Database) -> list[Path]:
 
 
 def _status(db: Database, study: Any) -> StudyStatus:
-    reported = metrics.final(study.metric)[0].removeprefix("best ")
+    reported = metrics.series(study.metric)
     field = tuned_field(settings(study.toml))
     counted, gone = survey(db, study.id), dead(db, study.id)
     rows = selected(db, _WORKING, study=study.id, metric=reported, field=field)
