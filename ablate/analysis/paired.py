@@ -21,7 +21,7 @@ from ablate.analysis.records import Measured
 from ablate.components import CATALOGUE
 from ablate.plan import Contrast
 from ablate.stats import selection
-from ablate.store.records import FAILED
+from ablate.store.records import ACCEPTED, FAILED
 from ablate.study import split_seed
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ SIZED = (
     *("mean", "sd", "lo", "hi", "family_lo", "family_hi", "p", "p_holm", "p_sign_flip"),
     *("standardised", "resolvable"),
 )
-ENDED = ("complete", "diverged", *FAILED)  # a run of another status may still get a value
+ENDED = (*ACCEPTED, *FAILED)  # a run of another status may still get a value
 
 
 @dataclass(frozen=True, kw_only=True)

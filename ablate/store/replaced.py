@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import Connection
 
 from ablate.formats import TAKEN_OUT
+from ablate.store.records import ACCEPTED
 from ablate.store.schema import RUNS
 from ablate.study.revision import changes
 from ablate.units import listed, plural
@@ -29,8 +30,8 @@ def results(connection: Connection, study: str) -> dict[str, dict[str, int | Non
     found: dict[str, dict[str, int | None]] = {}
     for label, key, seed in connection.exec_driver_sql(
         f"SELECT cell.label, run.key, CASE member.role WHEN 'compare' THEN run.seed END {RUNS}"
-        " WHERE study.name = ? AND cell.active AND run.status IN"
-        " ('complete', 'diverged', 'running') ORDER BY cell.id",
+        f" WHERE study.name = ? AND cell.active AND run.status IN {(*ACCEPTED, 'running')}"
+        " ORDER BY cell.id",
         (study,),
     ):
         found.setdefault(label, {})[key] = seed
