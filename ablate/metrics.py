@@ -415,6 +415,13 @@ def final(text: str) -> tuple[str, float]:
     return name, float(number)
 
 
+def series(text: str) -> str:
+    """Return the name of the curve of a metric that a script reports: "val_loss" of "val_loss@5000"
+    and of "best val_loss".
+    """
+    return final(text)[0].removeprefix("best ")
+
+
 # words in the names of metrics that say which direction is better
 _LOWER = {
     *("loss", "losses", "nll", "error", "errors", "err", "ppl", "perplexity", "entropy", "xent"),

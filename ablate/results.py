@@ -85,8 +85,7 @@ class StudyRow:
     @property
     def reported(self) -> str:
         """The name under which runs report the metric: that of its curve."""
-        name, _ = metrics.final(self.metric)
-        return name.removeprefix("best ") if self.own else name
+        return metrics.series(self.metric) if self.own else metrics.final(self.metric)[0]
 
 
 def load(study: str, db: Source = None, *, role: str | None = "compare") -> pd.DataFrame:

@@ -5,7 +5,7 @@ A level passes every trial of `TRIALS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -144,10 +144,8 @@ def tried_metric(row: Metric) -> Iterator[Tried]:
         }
     except AblateError as error:
         yield Tried("shapes", "FAILED", str(error))
-        return
-    for what, holds in METRIC_TRIALS.items():
-        failed = wrong.get(what, False)
-        yield Tried(what, "FAILED" if failed else "ok", f"not so: {holds}" if failed else holds)
+    else:
+        yield from _judged(METRIC_TRIALS, wrong)
 
 
 TOKENIZER_TRIALS = {
@@ -173,8 +171,12 @@ def _tried_tokenizer(component: Component) -> Iterator[Tried]:
         }
     except AblateError as error:
         yield Tried("numbers", "FAILED", str(error))
-        return
-    for what, holds in TOKENIZER_TRIALS.items():
+    else:
+        yield from _judged(TOKENIZER_TRIALS, wrong)
+
+
+def _judged(trials: Mapping[str, str], wrong: Mapping[str, bool]) -> Iterator[Tried]:
+    for what, holds in trials.items():
         failed = wrong.get(what, False)
         yield Tried(what, "FAILED" if failed else "ok", f"not so: {holds}" if failed else holds)
 

@@ -49,7 +49,9 @@ def plan_of(n_runs: int) -> Plan:
     cells = []
     for level in TOPOLOGIES:
         config = RunConfig(topology=level, n_layer=2, d_model=64)
-        cells.append(Cell(f"topology={level}", {"topology": level}, "", run_of(config), 1.0))
+        levels = {"topology": level}
+        label = f"topology={level}"
+        cells.append(Cell(run_of(config), 1.0, label=label, levels=levels, stratum=""))
     contrasts = [
         Contrast("topology", "", "topology", c.levels["topology"], c.label, cells[0].label)
         for c in cells[1:]

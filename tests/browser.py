@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import os
@@ -265,8 +264,3 @@ class Page:
             " one.dispatchEvent(new Event('input', {bubbles: true}));"
             " one.dispatchEvent(new Event('change', {bubbles: true})); })()"
         )
-
-    def picture(self, file: Path, *, whole: bool = False) -> None:
-        """Save what the tab shows as PNG."""
-        answer = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
-        file.write_bytes(base64.b64decode(answer["data"]))

@@ -149,9 +149,8 @@ def _plan(
             fields.update(factors[factor][level])
         config = RunConfig(**fields)
         stratum = _text({factor: levels[factor] for factor in within})
-        cells.append(
-            Cell(_label(levels, first, within, design), levels, stratum, run_of(config), 1.0)
-        )
+        label = _label(levels, first, within, design)
+        cells.append(Cell(run_of(config), 1.0, label=label, levels=levels, stratum=stratum))
     contrasts = []
     for cell in cells:
         base_cell = next(

@@ -64,7 +64,9 @@ def plan_of(
                 **fields,
             }
         )
-        cells.append(Cell(f"topology={level}", {"topology": level}, "", run_of(config), 1.0))
+        levels = {"topology": level}
+        label = f"topology={level}"
+        cells.append(Cell(run_of(config), 1.0, label=label, levels=levels, stratum=""))
     contrasts = [
         Contrast("topology", "", "topology", cell.levels["topology"], cell.label, cells[0].label)
         for cell in cells[1:]

@@ -470,9 +470,7 @@ def test_new_writes_a_commented_study_that_plans(ablate: Run, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("given", "missing"), [("corpus=texts/a.txt", "texts"), ("tokenizer=tok.json", "tok.json")]
 )
-def test_new_says_where_it_looked_for_a_path(
-    ablate: Run, tmp_path: Path, given: str, missing: str
-) -> None:
+def test_new_says_where_it_looked_for_a_path(ablate: Run, given: str, missing: str) -> None:
     code, _, err = ablate("new", "own", "--factor", "norm=pre,post", "--base", given)
     assert code == 2 and str(Path.cwd() / missing) in err and "studies" not in err
 
@@ -590,7 +588,7 @@ def test_the_time_of_a_run_has_its_evaluations(
     """A token read costs a third of one trained on; at most the held-out tokens are read."""
     config = RunConfig(batch_tokens=512, n_ctx=256, steps=10, n_vocab=257, **fields)
     for held_out, read in ((1000, 600), (400, 400)):
-        cell = Cell("a", {}, "", run_of(config), 1.0, held_out)
+        cell = Cell(run_of(config), 1.0, held_out, label="a", levels={}, stratum="")
         assert Forecast({"a": 100.0}).seconds(cell, evaluation) == pytest.approx(
             (5120 + passes * read / 3) / 100
         )
@@ -776,7 +774,7 @@ def test_analyse_works_out_and_stores_effects(ablate: Run, measured: str) -> Non
     assert stored[1] == "level,mean\nparallel,0.08\n"
 
 
-def test_db_check_and_merge(ablate: Run, measured: str, tmp_path: Path) -> None:
+def test_db_check_and_merge(ablate: Run, measured: str) -> None:
     assert ablate("db", "check")[0] == 0
     code, out, _ = ablate("db", "merge", measured, "--db", "mine.db")
     assert code == 0 and "1 studies new or changed, 25 runs new" in out

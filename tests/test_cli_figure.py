@@ -87,7 +87,7 @@ def test_every_figure_that_is_listed_can_be_drawn(ablate: Run) -> None:
 
 
 @pytest.mark.usefixtures("stored")
-def test_fonts_keep_their_size_at_every_width(tmp_path: Path) -> None:
+def test_fonts_keep_their_size_at_every_width() -> None:
     from ablate import store
 
     with store.open() as db:

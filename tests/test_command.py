@@ -215,7 +215,7 @@ def test_no_metric_has_the_name_of_what_ablate_says_of_a_run(tmp_path: Path) -> 
     assert columns - fields - finals == {*OF_RUNS} - {SECONDS}
 
 
-def test_a_shell_gets_what_is_for_a_shell(tmp_path: Path) -> None:
+def test_a_shell_gets_what_is_for_a_shell() -> None:
     for run in (
         "env A=1 sh -c 'python train.py --norm {norm} --lr {lr} | tee $LOG'",
         "Rscript -e 'x$loss' {norm} {lr}",

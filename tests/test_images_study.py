@@ -80,7 +80,7 @@ def test_a_study_on_images_runs_and_is_reported(ablate: Run, tmp_path: Path) -> 
     assert "mean patches" in cells and "class frequencies" not in cells
 
 
-def test_a_new_study_on_images_has_nothing_of_text(ablate: Run, tmp_path: Path) -> None:
+def test_a_new_study_on_images_has_nothing_of_text(ablate: Run) -> None:
     factor = ("--factor", "mask_ratio=0.5,0.75")
     code, _, error = ablate("new", "b", *factor, "--base", "objective=mae", "--seeds", "2")
     assert code == 0, error

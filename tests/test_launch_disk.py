@@ -105,7 +105,7 @@ def test_a_worker_without_room_fails_no_run(
     assert content(path) == undisturbed
 
 
-def test_what_is_read_only_is_read_and_not_run(plan: Plan, disk: Disk, tmp_path: Path) -> None:
+def test_what_is_read_only_is_read_and_not_run(plan: Plan, disk: Disk) -> None:
     path = disk.folder / "a.db"
     disk.mount(8192)
     launch(plan, path)

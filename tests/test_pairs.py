@@ -27,7 +27,7 @@ from ablate.text.options import Reading
 from ablate.train import decode
 from ablate.trained.sample import sample
 
-TAB, END = 9, 12
+END = 12
 TEXTS = [b"ab\txyz", b"c\ty", b"abcd\tz"]
 
 

@@ -264,9 +264,7 @@ def test_a_folder_is_fine_tuned_without_a_block_of_the_encoder(
     assert loss == pytest.approx(whole.loss + whole.parts[0].effect.mean, abs=1e-5)
 
 
-def test_the_file_of_a_run_is_a_start_without_some_of_its_blocks(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_the_file_of_a_run_is_a_start_without_some_of_its_blocks(folder: Path) -> None:
     kept = library.load_model(folder / "bart")
     given = folder / "saved-bart"
     hugging_face.save(kept, given)

@@ -767,7 +767,7 @@ def test_a_plan_is_built_once_and_derived_once_for_each_set_of_decisions(
 ) -> None:
     """From the command to its end; cells, which take the time, are never resolved twice."""
     built, derived = [], []
-    for found, name in ((built, "build"), (derived, "_derive")):
+    for found, name in ((built, "build"), (derived, "Tuning")):
         real = getattr(planning, name)
         monkeypatch.setattr(
             planning, name, lambda *of, found=found, real=real: found.append(of) or real(*of)

@@ -7,16 +7,11 @@ effects alone, as a table. Nothing here writes prose: `ablate.report` renders fi
 from ablate.analysis.collection import Findings, analyse, find, findings
 from ablate.analysis.data import StudyData, read
 from ablate.analysis.paired import (
-    CONFIDENCE,
     ENDED,
-    Chosen,
-    EffectRow,
     Pilot,
     changes,
     choices,
-    counted,
     effects,
-    ended,
     equivalence,
     interactions,
     of_pairs,
@@ -25,10 +20,7 @@ from ablate.analysis.paired import (
 from ablate.analysis.records import Finding
 
 __all__ = [
-    "CONFIDENCE",
     "ENDED",
-    "Chosen",
-    "EffectRow",
     "Finding",
     "Findings",
     "Pilot",
@@ -36,9 +28,7 @@ __all__ = [
     "analyse",
     "changes",
     "choices",
-    "counted",
     "effects",
-    "ended",
     "equivalence",
     "find",
     "findings",

@@ -106,7 +106,7 @@ def analyse(db: Database, study: str) -> list[Contrast]:
         for one in findings
     ]
     contrasts = findings.of(Contrast)
-    effects.write(db, data.study.id, contrasts)  # type: ignore[arg-type]  # the protocol's fields can be set
+    effects.write(db, data.study.id, contrasts)
     table.write(db, data.study.id, found)
     return contrasts
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 from ablate import stats
 from ablate.analysis import records
@@ -22,21 +23,9 @@ def grid(data: StudyData) -> Iterator[records.Finding]:
     if len(data.factors) < 2 or data.settings.get("design", "grid") != "grid" or data.good.empty:
         return
     ended = data.compared[data.compared["status"].isin(["diverged", *FAILED])]
-    note = {"additive": False, "left_out": int(ended["run"].nunique())}
-    if data.sizeless:
-        reason = "some of its cells did not learn more than token frequencies"
-        if not data.untrained:
-            reason = "the tokenizers of some of its cells lose text"
-        yield records.GridNote(reason=reason, **note)  # type: ignore[arg-type]
-        return
-    if fields := data.incomparable():
-        across = listed(name.removesuffix("_hash") for name in fields)
-        reason = f"the metric is not comparable across {across}, which the grid varies"
-        yield records.GridNote(reason=reason, **note)  # type: ignore[arg-type]
-        return
-    if data.crossed:
-        reason = "the fit takes runs as independent, and those of crossed seeds are not"
-        yield records.GridNote(reason=reason, **note)  # type: ignore[arg-type]
+    note = partial(records.GridNote, left_out=int(ended["run"].nunique()))
+    if reason := _unfit(data):
+        yield note(reason=reason, additive=False)
         return
     cells = list(data.levels)
     runs = data.good.sort_values(
@@ -49,7 +38,6 @@ def grid(data: StudyData) -> Iterator[records.Finding]:
     whole = len(set(zip(*named.values(), strict=True))) == math.prod(
         len(set(levels)) for levels in named.values()
     )
-    note["additive"] = not whole
     try:
         fit = stats.grid_effects(
             runs["metric"].to_numpy(float),
@@ -59,9 +47,9 @@ def grid(data: StudyData) -> Iterator[records.Finding]:
         )
     except AblateError as error:
         reason = str(error).removeprefix("grid: ").partition(";")[0]
-        yield records.GridNote(reason=reason, **note)  # type: ignore[arg-type]
+        yield note(reason=reason, additive=not whole)
         return
-    yield records.GridNote(reason="", **note)  # type: ignore[arg-type]
+    yield note(reason="", additive=not whole)
     for term in fit.terms:
         yield records.GridTerm(
             term=term.name, explained=term.explained, df=term.df, f=term.f, p=term.p
@@ -82,3 +70,17 @@ def grid(data: StudyData) -> Iterator[records.Finding]:
                 p=level.p,
                 p_holm=float(p_holm),
             )
+
+
+def _unfit(data: StudyData) -> str:
+    """Return why nothing can be fitted to the runs of a grid, "" if something can."""
+    if data.untrained:
+        return "some of its cells did not learn more than token frequencies"
+    if data.sizeless:
+        return "the tokenizers of some of its cells lose text"
+    if fields := data.incomparable():
+        across = listed(name.removesuffix("_hash") for name in fields)
+        return f"the metric is not comparable across {across}, which the grid varies"
+    if data.crossed:
+        return "the fit takes runs as independent, and those of crossed seeds are not"
+    return ""

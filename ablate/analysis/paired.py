@@ -19,16 +19,16 @@ import pandas as pd
 from ablate import metrics, results, stats, tune
 from ablate.analysis.records import Measured
 from ablate.components import CATALOGUE
+from ablate.plan import Contrast
 from ablate.stats import selection
-from ablate.store.records import FAILED
+from ablate.store.records import ACCEPTED, FAILED
 from ablate.study import split_seed
 
 if TYPE_CHECKING:
     from ablate.store import Database
 
 CONFIDENCE = 0.95
-# what names a contrast
-NAMED = ("family", "stratum", "factor", "level", "cell", "baseline")
+NAMED = tuple(field.name for field in fields(Contrast))  # what names a contrast
 # columns of `changes` and `interactions`; `resolved` is the former name of `significant`
 CHANGE = ("n", "mean", "lo", "hi", "p", "p_holm", "resolvable", "significant", "resolved")
 TIMES = " × "  # between names, and levels, of factors that are varied together
@@ -37,32 +37,20 @@ SIZED = (
     *("mean", "sd", "lo", "hi", "family_lo", "family_hi", "p", "p_holm", "p_sign_flip"),
     *("standardised", "resolvable"),
 )
-ENDED = ("complete", "diverged", *FAILED)  # a run of another status may still get a value
+ENDED = (*ACCEPTED, *FAILED)  # a run of another status may still get a value
 
 
 @dataclass(frozen=True, kw_only=True)
-class EffectRow(Measured):
+class EffectRow(Measured, Contrast):
     """One contrast with its effect: a row of `effects`.
 
     Attributes:
-        family: Contrasts that are corrected together.
-        stratum: Levels of the factors in `within`.
-        factor: Factor, or factors joined by `TIMES`, that differ from the baseline.
-        level: Level of `factor`.
-        cell: Label of the cell.
-        baseline: Label of the baseline cell.
         standardised: mean / sd.
         resolvable: Smallest true effect that this many pairs of this noise detect with 80% power,
             after correction.
         resolved: Whether p_holm is at most 0.05, as the table `effect` calls it.
     """
 
-    family: str
-    stratum: str
-    factor: str
-    level: str
-    cell: str
-    baseline: str
     standardised: float
     resolvable: float
     resolved: bool

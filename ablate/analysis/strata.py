@@ -147,7 +147,7 @@ def no_failures(data: StudyData, failed: frozenset[str]) -> Iterator[records.NoF
     if data.waiting or not data.compared["status"].isin(paired.ENDED).all():
         return
     if data.exact.issuperset(data.good["cell"]):
-        return  # no seed could have failed otherwise
+        return  # their runs are the same for every seed
     seeds = data.good.groupby("cell")["seed"].nunique()
     if len(seeds) and not failed:
         yield records.NoFailures(seeds=int(seeds.min()), upper=stats.unseen(int(seeds.min())))
@@ -160,6 +160,7 @@ def multiplicity(
 
     Args:
         contrasts: All of them.
+        correction: What Holm's correction covers: "family" or "study".
         crossed: Whether seeds are crossed, so that no sign-flip test is made.
     """
     contrasts = [one for one in contrasts if one.corrected]

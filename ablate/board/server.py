@@ -47,9 +47,6 @@ class Server(ThreadingHTTPServer):
         AblateError: The port is not free.
     """
 
-    daemon_threads = True
-    allow_reuse_address = True
-
     def __init__(self, watch: Watch, port: int | None = None):
         self.watch, self.token = watch, secrets.token_urlsafe()
         super().__init__((ADDRESS, _free(port)), Handler)

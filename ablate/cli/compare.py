@@ -186,8 +186,8 @@ def _reported(runs: Sequence[RunDetails]) -> Iterator[str]:
     for run in runs:
         for member in run.members:
             if member.active:
-                name = metrics.final(member.metric)[0]
-                yield name.removeprefix("best ") if run.row["kind"] in OWN else name
+                own = run.row["kind"] in OWN
+                yield metrics.series(member.metric) if own else metrics.final(member.metric)[0]
 
 
 def _field(name: str, value: Any) -> str:

@@ -171,7 +171,7 @@ def _drawing(style: Path | None) -> Iterator[None]:
             f"--style = {style}: matplotlib cannot draw with it: {text:.200}"
         ) from None
     for message in messages:
-        if "not found" in message:  # that a font has no bold letters is no news
+        if "not found" in message:  # no warning of a font without bold letters
             echo(f"Warning: {message.removeprefix('findfont: ')}", error=True)
 
 

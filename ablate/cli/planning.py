@@ -437,7 +437,7 @@ def _comparisons(plan: Plan) -> Iterator[str]:
     own = (
         f"{name}={level}" for name, level in cell.levels.items() if name not in plan.study.within
     )
-    # a grid's name has them
+    # the label of a cell of a grid has its levels
     named = f" ({', '.join(own)})" if cell.label.endswith(BASELINE) else ""
     yield f"{where}: {'; '.join(baselines)}{named}"
     grouped = f"{len(families)} {'family' if len(families) == 1 else 'families'}"

@@ -63,7 +63,7 @@ def notes(name: str, database: Database, file: str = "") -> Iterator[str]:
     versions = sorted(made(database, name), key=lambda one: one.active)
     # a file that was renamed is there under both names
     for one in {identity([one.code.label])[0]: one for one in versions}.values():
-        if one.left and one.active:  # the code is the same: the file, a text or a decision is not
+        if one.left and one.active:  # another file, text or decision, but the same code
             yield (
                 f"{plural(one.left, 'run')} of earlier revisions left the study {name}: its cells"
                 " have other runs now."

@@ -186,7 +186,7 @@ def _read_of_config(made: Any) -> set[str]:
     for function in filter(inspect.isfunction, functions):
         with suppress(OSError, SyntaxError):  # its source is not known, or not a whole statement
             source = inspect.getsource(function)
-            # a block, as a comment at its left edge is no reason to take no indentation off
+            # not textwrap.dedent, which leaves code as it is where a comment is at the left edge
             tree = ast.parse(f"if 1:\n{source}" if source[:1].isspace() else source)
             for node in ast.walk(tree):
                 if isinstance(node, ast.Attribute):

@@ -28,7 +28,7 @@ def complete(figure: Figure) -> bool:
     families, _ = _fallbacks(_foreign(_letters_of(texts)))
     for text in texts if families else ():
         text.set_fontfamily([FAMILY, *families])
-    # that a font has no bold letters is no news
+    # no warning of a font without bold letters
     logging.getLogger("matplotlib.font_manager").addFilter(_of_interest)
     return bool(families)
 

@@ -28,7 +28,7 @@ FORMATS = (
     Format(tools.holds_mlflow, tools.read_mlflow),
     Format(tools.holds_tensorboard, tools.read_tensorboard),
     Format(tools.holds_optuna, tools.read_optuna),
-    Format(tools.holds_wandb, tools.read_wandb),  # refused: what else a folder has can be read
+    Format(tools.holds_wandb, tools.read_wandb),  # raises an error
     Format(lambda path: path.is_file() and not mlflow.tables(path), tables.read),
 )
 

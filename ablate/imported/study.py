@@ -58,7 +58,6 @@ class Prepared:
         plan: The study, with all runs.
         numbers: Numbers of the runs of the files.
         before: The study of this name in the database, None if there is none.
-        replace: Whether earlier runs may leave the study.
         notes: Sentences for the user.
     """
 

@@ -123,7 +123,7 @@ def _digest(value: Any, seen: Seen) -> bytes:
         except Exception:  # what cannot be read cannot be compared
             part = open_
         if isinstance(part, _PLAIN):
-            digest.update(f"{part!r};".encode())  # NaN equals itself
+            digest.update(f"{part!r};".encode())  # by its text, in which NaN equals NaN
         elif part is not open_ and id(part) in seen:
             digest.update(seen[id(part)][1])
         elif part is not open_:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ablate.errors import AblateError
-from ablate.plan.cells import Built, build, check_levels
+from ablate.plan.cells import build, check_levels
 from ablate.plan.compare import confounds, contrasts, uncompared
 from ablate.plan.kinds import planning_of
 from ablate.plan.model import ROLES, Cell, Confound, Contrast, Decision, Group, Plan, PlannedRun
@@ -42,15 +43,14 @@ def plan(study: Study) -> Plan:
     study, files = labelled(study)
     built = build(study)
     built.sources.update(files)
-    derived = _derive(study, built, (), {})
-    return planning_of(study).measured(derived)
+    return planning_of(study).measured(decide(built, (), {}))
 
 
 def decide(base: Plan, decisions: Sequence[Decision], tried: Tried) -> Plan:
     """Return a plan of the same study with these decisions. No cell is resolved again.
 
     Args:
-        base: A plan of the study, with whatever decisions.
+        base: A plan of the study, with whatever decisions, or what `build` returns.
         decisions: All decisions in force.
         tried: Representative of a group → the learning rates tried there, or to be tried next; a
             group that is not named has those of the ladder.
@@ -58,48 +58,28 @@ def decide(base: Plan, decisions: Sequence[Decision], tried: Tried) -> Plan:
     Raises:
         AblateError: A decision is for a cell that the study no longer has.
     """
-    built = Built(
-        base.cells,
-        base.too_long,
-        base.excluded,
-        base.sources,
-        base.texts,
-        base.settings,
-        base.about,
-        base.code,
-    )
-    return _derive(base.study, built, decisions, tried)
-
-
-def _derive(study: Study, built: Built, decisions: Sequence[Decision], tried: Tried) -> Plan:
-    _refuse_unknown(built.cells, decisions)
+    study = base.study
+    _refuse_unknown(base.cells, decisions)
     rates = {decision.cell: decision.value for decision in decisions if decision.name != "seeds"}
-    tuning = Tuning(study, groups(study, built.cells), rates, tried)
-    cells = tuning.cells(built.cells)
+    tuning = Tuning(study, groups(study, base.cells), rates, tried)
+    cells = tuning.cells(base.cells)
     compared = contrasts(study, cells)
     of_kind = planning_of(study)
-    check_levels(study, cells, built.too_long)
-    for complaint in of_kind.complaints(study, cells, compared, built.texts):
+    check_levels(study, cells, base.too_long)
+    for complaint in of_kind.complaints(study, cells, compared, base.texts):
         raise AblateError(complaint)
     undecided = {label for group in tuning.undecided for label in group.cells}
     runs = list(_compared_runs(study, cells, decisions))
-    return Plan(
-        study=study,
+    return replace(
+        base,
         cells=cells,
         contrasts=compared,
         runs=with_parents((*tuning.runs(cells), *(r for r in runs if r.cell not in undecided))),
         later=with_parents((*tuning.later(cells), *(r for r in runs if r.cell in undecided))),
         groups=tuning.groups,
         undecided=tuning.undecided,
-        sources=built.sources,
-        texts=built.texts,
-        settings=built.settings,
-        about=built.about,
-        code=built.code,
         confounds=confounds(study, cells, compared, tuning.groups),
-        notes=(*of_kind.notes(study, cells, built.texts), *uncompared(study, cells, compared)),
-        excluded=built.excluded,
-        too_long=built.too_long,
+        notes=(*of_kind.notes(study, cells, base.texts), *uncompared(study, cells, compared)),
     )
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
-from ablate.code import Code
 from ablate.components import CATALOGUE
 from ablate.errors import AblateError
 from ablate.formats import LARGEST
 from ablate.kinds import Cost, Run
 from ablate.plan.kinds import planning_of
-from ablate.plan.model import Cell, Resolver, Text
+from ablate.plan.model import Cell, Plan, Resolver
 from ablate.plan.where import of_cell
 from ablate.study import Study
 from ablate.study.design import Combination, combinations
@@ -22,33 +19,8 @@ from ablate.units import listed
 BASELINE = "baseline"  # the name of the cell that has the first level of each factor
 
 
-@dataclass(frozen=True)
-class Built:
-    """The cells of a study, and what was left out of its design.
-
-    Attributes:
-        cells: Stratum after stratum, its baseline first.
-        too_long: Cells that max_epochs leaves out, with the whole stratum of a baseline.
-        excluded: Labels of cells that [[exclude]] leaves out.
-        sources: Content hash of a corpus or tokenizer → its location.
-        texts: Corpora with their tokenizers.
-        settings: See `Plan.settings`.
-        about: See `Plan.about`.
-        code: See `Plan.code`.
-    """
-
-    cells: tuple[Cell, ...]
-    too_long: tuple[Cell, ...]
-    excluded: tuple[str, ...]
-    sources: dict[str, str]
-    texts: tuple[Text, ...]
-    settings: Mapping[str, Any]
-    about: tuple[str, ...]
-    code: tuple[Code, ...]
-
-
-def build(study: Study) -> Built:
-    """Resolve the combinations of a study's design.
+def build(study: Study) -> Plan:
+    """Resolve the combinations of a study's design: its plan without comparisons and runs.
 
     A factor that has no effect with a cell's other levels adds no cells: it is left out of their
     `levels`.
@@ -75,7 +47,7 @@ def build(study: Study) -> Built:
             resolved = resolver.resolve(chosen, baselines.get(stratum))
             _check_cost(resolved.run.cost)
         baselines.setdefault(stratum, resolved.run)
-        cells[label] = Cell(label, levels, stratum, **vars(resolved))
+        cells[label] = Cell(**vars(resolved), label=label, levels=levels, stratum=stratum)
     if unused:
         location = Source(study.path, study.toml).where("exclude", study.exclude.index(unused[0]))
         raise AblateError(
@@ -96,16 +68,16 @@ def build(study: Study) -> Built:
             f" {len(cells)} cells, so nothing is left to compare; lower the budget of the others or"
             " use a larger corpus"
         )
-    texts = tuple(resolver.texts.values())
-    return Built(
+    return Plan(
+        study,
         kept,
-        too_long,
-        tuple(excluded),
-        resolver.sources,
-        texts,
-        resolver.settings,
-        tuple(resolver.about),
-        tuple(resolver.code),
+        sources=resolver.sources,
+        texts=tuple(resolver.texts.values()),
+        settings=resolver.settings,
+        about=tuple(resolver.about),
+        code=tuple(resolver.code),
+        excluded=tuple(excluded),
+        too_long=too_long,
     )
 
 

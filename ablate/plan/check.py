@@ -55,7 +55,12 @@ def complaints(
     source = Source(study.path, study.toml)
     yield from _idle(study, cells, source)
     yield from _lengths(study, cells, source)
-    yield from _unmeasured(study, cells, source)
+    for metric, location in asked(study, source):
+        for cell in cells:
+            for why in _lacks(study, cell, metric):
+                yield f"{location}: metric {metric!r} is not measured in cell {cell.label!r}: {why}"
+    yield from _unmasked(study, cells, source)
+    yield from _unprobed(study, cells, source)
     yield from _incomparable(study, cells, compared, source)
     yield from _broken(study, cells, texts, source)
     yield from _unread(study, texts, source)
@@ -198,15 +203,10 @@ def asked(study: Study, source: Source) -> list[tuple[str, str]]:
     return named
 
 
-def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
-    """Yield complaints about what cannot be measured, or masked, in a cell."""
-    for metric, location in asked(study, source):
-        for cell in cells:
-            for why in _lacks(study, cell, metric):
-                yield f"{location}: metric {metric!r} is not measured in cell {cell.label!r}: {why}"
+def _unmasked(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
+    """Yield complaints about what cannot be masked or corrupted in a cell."""
     for cell in cells:
         config, objective = cell.config, cell.config.part("objective")
-        masked = objective.masks
         if objective.name == "span":
             for ratio in study.evaluation.probe.ratio:
                 try:
@@ -226,12 +226,16 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
             ("mask_kind", config.mask_kind, where(study, cell.levels, "mask_kind = ")),
             ("probe.kind", study.evaluation.probe.kind, source.where("eval", "probe", "kind")),
         ):
-            if masked and CATALOGUE["mask_kind"][kind].needs_words:
+            if objective.masks and CATALOGUE["mask_kind"][kind].needs_words:
                 yield (
                     f"{line}: cell {cell.label!r}: {key} = {kind!r}: it is unknown where"
                     f" words begin in corpus {config.corpus!r}; give the tokenizer.json that made"
                     " its tokens"
                 )
+
+
+def _unprobed(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
+    """Yield complaints about linear probes that a cell's model cannot have."""
     for probe in study.evaluation.downstream:
         key = "probe_csv" if probe == LABELLED else "downstream"
         line = source.where("eval", key) or source.where("metric") or str(study.path)

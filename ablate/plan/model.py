@@ -16,13 +16,10 @@ from ablate.text.tokenizers import TokenizerInfo
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One combination of levels: everything but the seed.
+class Resolved:
+    """What a combination of levels is resolved to.
 
     Attributes:
-        label: Such as "topology=parallel, n_layer=12"; unique in its study.
-        levels: Factor → label of its level, without factors that have no meaning beside the others.
-        stratum: The levels of the `within` factors, such as "n_layer=12"; "" for none.
         run: Its run with seed 0.
         epochs: Passes over the training text; None if unknown.
         estimated: Whether `epochs` is an estimate, as the tokens of the text are not counted yet.
@@ -33,15 +30,27 @@ class Cell:
             are.
     """
 
-    label: str
-    levels: dict[str, str]
-    stratum: str
     run: Run
     epochs: float | None = None
     held_out: float = math.inf
     byte_coverage: float = 1.0
     seeded: bool = True
     estimated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell(Resolved):
+    """One combination of levels: everything but the seed.
+
+    Attributes:
+        label: Such as "topology=parallel, n_layer=12"; unique in its study.
+        levels: Factor → label of its level, without factors that have no meaning beside the others.
+        stratum: The levels of the `within` factors, such as "n_layer=12"; "" for none.
+    """
+
+    label: str
+    levels: dict[str, str]
+    stratum: str
 
     @property
     def config(self) -> Any:
@@ -58,18 +67,6 @@ def before(cell: Cell) -> Cell | None:
     """Return a cell with the run that its run starts from; None if that starts from none."""
     parent = cell.run.parent_run
     return replace(cell, run=parent) if parent else None
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """What a combination of levels is resolved to; see `Cell`."""
-
-    run: Run
-    epochs: float | None = None
-    held_out: float = math.inf
-    byte_coverage: float = 1.0
-    seeded: bool = True
-    estimated: bool = False
 
 
 class Resolver(Protocol):
@@ -225,13 +222,13 @@ class Plan:
         confounds: Differences besides the factors.
         notes: Warnings and hints for the reader of the plan.
         excluded: Labels of cells that [[exclude]] leaves out.
-        too_long: Cells that max_epochs leaves out.
+        too_long: Cells that max_epochs leaves out, with the whole stratum of a baseline.
     """
 
     study: Study
     cells: tuple[Cell, ...]
-    contrasts: tuple[Contrast, ...]
-    runs: tuple[PlannedRun, ...]
+    contrasts: tuple[Contrast, ...] = ()
+    runs: tuple[PlannedRun, ...] = ()
     later: tuple[PlannedRun, ...] = ()
     groups: tuple[Group, ...] = ()
     undecided: tuple[Group, ...] = ()

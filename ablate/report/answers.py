@@ -196,10 +196,7 @@ def cells(data: ReportData) -> list[str]:
             for one in untrained
             if not (together and one.whole)
         ),
-        *(
-            say("seed_groups", one, data.labels, data.places)
-            for one in data.findings.of(SeedGroups)
-        ),
+        *(say("seed_groups", one, data.places) for one in data.findings.of(SeedGroups)),
         *(say("copying", one, data.labels) for one in data.findings.of(Copying)),
         *(say("threshold", one, data.labels) for one in data.findings.of(Threshold)),
     ]
@@ -336,7 +333,7 @@ def _answer(data: ReportData, one: Contrast, over: str, name: str) -> Answer:
     if beside := data.beside(one):
         base += f" at {beside}"
     said = [say("contrast", one, base, data.labels, over, data.known, who), say("losses", one)]
-    said += [say(macro, one, data.labels) for macro in ("robust", "new_text")]
+    said += [say("robust", one), say("new_text", one)]
     said.append(_edge_named(data, one))
     said += [_qualified(data, one, other) for other in data.qualifying[one.family, one.cell]]
     return Answer(name, " ".join(filter(None, said)), one)
@@ -345,7 +342,7 @@ def _answer(data: ReportData, one: Contrast, over: str, name: str) -> Answer:
 def _qualified(data: ReportData, one: Contrast, other: OfContrast) -> str:
     match other:
         case SameRuns():
-            return say("same_runs", other)
+            return say("same_runs")
         case Equivalence():
             return say("equivalence", other, data.labels, one.verdict == "inconclusive")
         case Failures():

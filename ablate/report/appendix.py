@@ -62,7 +62,7 @@ def setting(data: ReportData) -> Table:
                 _text(threads),
                 _text(pack),
                 _text(compiled),
-                _versions(versions),
+                libraries(versions) or "–",
                 _text(commit)[:12] + (" with uncommitted changes" if dirty else ""),
             )
         )
@@ -92,14 +92,12 @@ def _text(value: Any) -> str:
     )
 
 
-def _versions(value: Any) -> str:
+def libraries(value: Any) -> str:
+    """Return the names and versions in the JSON of an attempt; "" for none."""
     try:
-        return (
-            ", ".join(f"{name} {version}" for name, version in json.loads(value).items() if version)
-            or "–"
-        )
+        return ", ".join(f"{name} {number}" for name, number in json.loads(value).items() if number)
     except (TypeError, ValueError, AttributeError):
-        return _text(value)
+        return "" if pd.isna(value) else str(value)
 
 
 def troubles(data: ReportData) -> Table:

@@ -20,7 +20,7 @@ import pandas as pd
 
 from ablate import formats, results
 from ablate.figures import style
-from ablate.report.appendix import UNFINISHED
+from ablate.report.appendix import UNFINISHED, libraries
 from ablate.report.data import ReportData
 from ablate.report.labels import PHRASES
 from ablate.report.plots import POINTS
@@ -207,7 +207,7 @@ def _attempts(data: ReportData) -> dict[str, Any]:
         "device": _coded(list(map(_text, device))),
         "host": _coded(list(map(_text, frame["host"]))),
         "commit": _coded(commit),
-        "versions": _coded(list(map(_versions, frame["versions"]))),
+        "versions": _coded([libraries(one) or None for one in frame["versions"]]),
         "note": _coded(list(map(_tail, frame["note"]))),
         "error": _coded(list(map(_tail, frame["error"]))),
         "log": _coded(_logs(data, frame)),
@@ -380,13 +380,6 @@ def _safe(value: Any) -> Any:
     if isinstance(value, list):
         return [_safe(one) for one in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _versions(value: Any) -> str | None:
-    try:
-        return ", ".join(f"{name} {number}" for name, number in json.loads(value).items() if number)
-    except (TypeError, ValueError, AttributeError):
-        return _text(value)
 
 
 def _tail(value: Any) -> str | None:

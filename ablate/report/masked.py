@@ -25,7 +25,7 @@ def sentences(data: ReportData) -> list[str]:
     found = data.findings.of(ProbeLoss)
     hidden = sorted({one.ratio for one in found if one.name == "corrupted_loss"})
     ratios = sorted({one.ratio for one in found if one.name == "probe_loss"})
-    said = [say("corrupted", data.labels, [f"{ratio:g}" for ratio in hidden])] if hidden else []
+    said = [say("corrupted", [f"{ratio:g}" for ratio in hidden])] if hidden else []
     if not ratios:
         return said
     name = metrics.final(data.study.metric)[0]

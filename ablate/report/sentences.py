@@ -15,7 +15,7 @@ from ablate import units
 from ablate.analysis import ENDED
 from ablate.analysis.records import Contrast, OfCell
 from ablate.report import labels
-from ablate.units import count, duration, listed
+from ablate.units import duration, listed
 
 BROKEN = {
     "diverged": "diverged",
@@ -26,15 +26,14 @@ BROKEN = {
 }
 
 
-def say(macro: str, *args: Any, **named: Any) -> str:
+def say(macro: str, *args: Any) -> str:
     """Return what a macro of templates/sentences.j2 says, on one line.
 
     Args:
         macro: Name of the macro.
         args: Its arguments: findings, labels.
-        named: Its named arguments.
     """
-    text = str(getattr(_macros(), macro)(*args, **named))
+    text = str(getattr(_macros(), macro)(*args))
     # a dot may begin a name, as in ../tok/a.json
     return re.sub(r" ([,;:)]|\.(?![\w./]))", r"\1", re.sub(r"[ \n\t]+", " ", text).strip())
 
@@ -58,11 +57,9 @@ def _macros() -> Any:
         "p_value": labels.p_value,
         "percent": labels.percent,
         "plural": units.plural,
-        "sentence": labels.sentence,
         "named": labels.named,
         "arm_name": arm_name,
         "listed": listed,
-        "count": count,
         "duration": duration,
         "reasons": reasons,
         "zip": zip,

@@ -1,11 +1,11 @@
 """Scaling curves: power laws with intervals from finished runs, isoFLOP exponents, comparisons."""
 
-from ablate.scaling.beyond import Forecast, Outlook, Prediction
-from ablate.scaling.bootstrap import Band, Interval
-from ablate.scaling.design import Grid, expected_width, sufficient_grid
+from ablate.scaling.beyond import Forecast, Outlook
+from ablate.scaling.bootstrap import Interval
+from ablate.scaling.design import expected_width, sufficient_grid
 from ablate.scaling.fit import Fit, fit
-from ablate.scaling.forms import FORMS, Form, best_split
-from ablate.scaling.groups import Comparison, Crossing, Difference, compare_groups
+from ablate.scaling.forms import FORMS, best_split
+from ablate.scaling.groups import Comparison, Difference, compare_groups
 from ablate.scaling.held_out import HeldOut
 from ablate.scaling.isoflop import IsoFlop, Minimum, isoflop
 from ablate.scaling.losses import Losses
@@ -13,21 +13,16 @@ from ablate.scaling.table import TableFit, fit_table
 
 __all__ = [
     "FORMS",
-    "Band",
     "Comparison",
-    "Crossing",
     "Difference",
     "Fit",
     "Forecast",
-    "Form",
-    "Grid",
     "HeldOut",
     "Interval",
     "IsoFlop",
     "Losses",
     "Minimum",
     "Outlook",
-    "Prediction",
     "TableFit",
     "best_split",
     "compare_groups",

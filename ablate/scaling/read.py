@@ -94,7 +94,7 @@ def read(
         raise AblateError(f"{path}: one column cannot be used twice; got {', '.join(texts)}")
     logarithm = LOGARITHM.fullmatch(loss) if loss not in names else None
     used = list(dict.fromkeys(name for one in columns.values() for name in one.columns.values()))
-    # in a loss a comma is rather decimal
+    # in a loss, a comma is more often a decimal mark than one of thousands
     of_loss = columns["loss"].columns.values()
     parse = functools.cache(lambda name: _parsed(table, name, columns["loss"].plain, of_loss))
     chosen = select(str(path), table, parse, where)

@@ -205,8 +205,7 @@ def _adopt(db: Database, name: str, run_id: int) -> str:
     """Make an attempt for a journal without one; superseded if its run has a result."""
     with db.begin() as connection:
         needed = connection.exec_driver_sql(
-            "SELECT status NOT IN ('complete', 'diverged', 'running') FROM run WHERE id = ?",
-            (run_id,),
+            f"SELECT status NOT IN {(*ACCEPTED, 'running')} FROM run WHERE id = ?", (run_id,)
         ).scalar_one()
         attempt_id = connection.exec_driver_sql(
             "INSERT INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset,"

@@ -13,13 +13,14 @@ from ablate.code import Code, identity, short
 from ablate.plan import Plan
 from ablate.store import schema
 from ablate.store.database import Database
+from ablate.store.records import ACCEPTED
 
 # runs with a result that a version of the code made: their field `code` names it; or measured: so
 # does the evaluation of the attempt that is accepted
-_MADE = """
-FROM code JOIN run ON run.status IN ('complete', 'diverged') AND (
+_MADE = f"""
+FROM code JOIN run ON run.status IN {ACCEPTED} AND (
      instr(coalesce(json_extract(run.fields, '$.code'), ''), code.version)
-     OR EXISTS (SELECT 1 FROM attempt WHERE run_id = run.id AND status IN ('complete', 'diverged')
+     OR EXISTS (SELECT 1 FROM attempt WHERE run_id = run.id AND status IN {ACCEPTED}
                 AND instr(coalesce(json_extract(evaluation, '$.own'), ''), code.version)))
 """
 _BY_CELL = f"""
@@ -39,11 +40,10 @@ WHERE code.rowid = :code AND run.id NOT IN (SELECT run_id FROM member)
           SELECT 1 FROM code AS older WHERE older.study_id = code.study_id AND NOT older.active
           AND instr(coalesce(json_extract(run.fields, '$.code'), ''), older.version)))
 """
-_RESULTS = """
+_RESULTS = f"""
 SELECT json_extract(run.fields, '$.code') AS code, count(DISTINCT run.id) AS number
-FROM study JOIN cell ON cell.study_id = study.id AND cell.active
-     JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id
-WHERE study.name = :study AND run.status IN ('complete', 'diverged')
+{schema.RUNS}
+WHERE study.name = :study AND cell.active AND run.status IN {ACCEPTED}
       AND cell.label IN (SELECT value FROM json_each(:cells)) GROUP BY code ORDER BY min(run.id)
 """
 _OF_STUDY = """

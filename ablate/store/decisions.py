@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from ablate import metrics
 from ablate.plan import Decision
 from ablate.store.database import Database
+from ablate.store.records import ACCEPTED, FAILED
 from ablate.store.schema import from_db
 
 # key in the evidence of a hash of what the decision depends on; if that changes, it is void
@@ -73,9 +74,8 @@ def failed_twice(db: Database, keys: Sequence[str]) -> set[str]:
     with db.read() as connection:
         rows = connection.exec_driver_sql(
             "SELECT run.key FROM json_each(?) AS wanted JOIN run ON run.key = wanted.value AND"
-            " run.status NOT IN ('complete', 'diverged') JOIN attempt ON attempt.run_id = run.id"
-            " AND attempt.status IN ('failed', 'oom', 'timeout')"
-            " GROUP BY run.id HAVING count(*) > 1",
+            f" run.status NOT IN {ACCEPTED} JOIN attempt ON attempt.run_id = run.id AND"
+            f" attempt.status IN {FAILED} GROUP BY run.id HAVING count(*) > 1",
             (json.dumps(list(keys)),),
         )
         return {key for (key,) in rows}
@@ -86,7 +86,7 @@ def finals(db: Database, keys: Sequence[str], name: str, at: float = 0.0) -> dic
     with db.read() as connection:
         rows = connection.exec_driver_sql(
             "SELECT run.key, run.status, final.run_id IS NOT NULL, final.value FROM json_each(?) AS"
-            " wanted JOIN run ON run.key = wanted.value AND run.status IN ('complete', 'diverged')"
+            f" wanted JOIN run ON run.key = wanted.value AND run.status IN {ACCEPTED}"
             " LEFT JOIN final ON final.run_id = run.id AND final.name = ? AND final.at = ?",
             (json.dumps(list(keys)), name, at),
         )

@@ -19,6 +19,7 @@ from ablate.store.schema import from_db
 
 SHORTEST = 8  # digits of a key's start without a letter: fewer are the number of a run
 CANDIDATES = 5  # runs that the error about an ambiguous key names at most
+_ROW = f"SELECT *, {STATUS} AS shown FROM run"
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class RunDetails:
     """A run with its members, attempts, finals and curves.
 
     Attributes:
-        row: Columns of the table `run`.
+        row: Columns of the table `run`, with `status` below as `shown`.
         status: One of `ablate.store.records.SHOWN_STATUS`.
         fields: Resolved fields, without the seed.
         members: Cells that it belongs to.
@@ -138,7 +139,7 @@ def _find(connection: Connection, name: str) -> Row[Any]:
     """Return the row of `run` that a number or the start of a key means."""
     is_number = name.isascii() and name.isdigit()
     if is_number:
-        by_id = connection.exec_driver_sql("SELECT * FROM run WHERE id = ?", (int(name[:18]),))
+        by_id = connection.exec_driver_sql(f"{_ROW} WHERE id = ?", (int(name[:18]),))
         if row := by_id.first():
             return row
     found: Sequence[Row[Any]] = []
@@ -148,7 +149,7 @@ def _find(connection: Connection, name: str) -> Row[Any]:
         and not (is_number and len(name) < SHORTEST)
     ):
         found = connection.exec_driver_sql(
-            f"SELECT * FROM run WHERE key LIKE ? || '%' LIMIT {CANDIDATES + 1}", (name.lower(),)
+            f"{_ROW} WHERE key LIKE ? || '%' LIMIT {CANDIDATES + 1}", (name.lower(),)
         ).all()
     if len(found) == 1:
         return found[0]
@@ -177,9 +178,7 @@ def _details(connection: Connection, row: Row[Any], curves: bool) -> RunDetails:
     artifacts = connection.exec_driver_sql(
         "SELECT path, kind FROM artifact WHERE run_id = ?", (row.id,)
     )
-    with_status = f"SELECT id, {STATUS} AS status FROM run WHERE id = ?"
-    own = connection.exec_driver_sql(with_status, (row.id,)).one()
-    parent = connection.exec_driver_sql(with_status, (row.parent_run_id,)).first()
+    parent = connection.exec_driver_sql(f"{_ROW} WHERE id = ?", (row.parent_run_id,)).first()
     children = connection.exec_driver_sql(
         "SELECT id FROM run WHERE parent_run_id = ? ORDER BY id", (row.id,)
     )
@@ -188,7 +187,7 @@ def _details(connection: Connection, row: Row[Any], curves: bool) -> RunDetails:
     )
     return RunDetails(
         row._asdict(),
-        own.status,
+        row.shown,
         json.loads(row.fields),
         [
             Member(study, cell, role, bool(active), metric)
@@ -196,7 +195,7 @@ def _details(connection: Connection, row: Row[Any], curves: bool) -> RunDetails:
         ],
         [attempt._asdict() for attempt in attempts],
         {artifact.path: artifact.kind for artifact in artifacts},
-        parent and (parent.id, parent.status),
+        parent and (parent.id, parent.shown),
         list(children.scalars()),
         {(name, at): from_db(value) for name, at, value in finals},
         _curves(connection, row) if curves else {},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from ablate.store import schema
 from ablate.store.database import Database
@@ -12,32 +12,14 @@ from ablate.store.schema import to_db
 _NUMBERS = ("mean", "sd", "lo", "hi", "p", "p_holm")
 
 
-class EffectRow(Protocol):
-    """An effect: its contrast by names, and the columns of the table `effect`."""
+def write(db: Database, study_id: int, rows: Iterable[Any]) -> None:
+    """Replace all effects of a study. NaN is stored as NULL.
 
-    family: Any
-    stratum: Any
-    factor: Any
-    level: Any
-    cell: Any
-    baseline: Any
-    metric: Any
-    n: Any
-    lost: Any
-    mean: Any
-    sd: Any
-    lo: Any
-    hi: Any
-    p: Any
-    p_holm: Any
-    method: Any
-    input_hash: Any
-
-
-def write(db: Database, study_id: int, rows: Iterable[EffectRow]) -> None:
-    """Replace all effects of a study by `rows`. NaN is stored as NULL.
-
-    Every row's contrast must be in the plan.
+    Args:
+        db: The database.
+        study_id: The study.
+        rows: Each with the names of its contrast, which is in the plan, and with the columns of the
+            table `effect` as attributes.
     """
     with db.begin() as connection:
         ids = {

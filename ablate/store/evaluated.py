@@ -9,6 +9,7 @@ from itertools import groupby
 from sqlalchemy import Connection
 
 from ablate.evaluation import CHANCE, LABELLED, Evaluation
+from ablate.store.records import FAILED
 
 # finals that are measured on as many tokens as each point of a curve
 _AS_CURVES = (
@@ -60,7 +61,7 @@ def revalidate(connection: Connection, study_id: int, evaluation: Evaluation) ->
     rows = connection.exec_driver_sql(
         "SELECT run.id, run.status, attempt.status, attempt.evaluation FROM run JOIN attempt ON"
         " attempt.run_id = run.id WHERE attempt.status IN ('complete', 'superseded') AND run.status"
-        " IN ('complete', 'planned', 'failed', 'oom', 'timeout') AND run.id IN (SELECT run_id FROM"
+        f" IN {('complete', 'planned', *FAILED)} AND run.id IN (SELECT run_id FROM"
         " member JOIN cell ON cell.id = cell_id WHERE study_id = ? AND active) ORDER BY run.id,"
         " attempt.status, attempt.n DESC",
         (study_id,),

@@ -16,7 +16,7 @@ from ablate.plan import Plan
 from ablate.store.database import Database
 from ablate.store.ingest import apply
 from ablate.store.register import register_in
-from ablate.store.schema import from_db
+from ablate.store.schema import RUNS, from_db
 
 Finals = Mapping[tuple[str, float], float]  # (name, at) → value
 Points = Mapping[str, Mapping[int, float]]  # series → step → value
@@ -74,9 +74,8 @@ def study(db: Database, name: str) -> StoredStudy | None:
         if (version := _version(connection, name)) is None:
             return None
         rows = connection.exec_driver_sql(
-            "SELECT run.id, run.fields, run.seed, run.status FROM study JOIN cell ON cell.study_id"
-            " = study.id JOIN member ON member.cell_id = cell.id JOIN run ON run.id = run_id WHERE"
-            " study.name = ? AND cell.active AND run.kind = 'imported' ORDER BY member.ordinal",
+            f"SELECT run.id, run.fields, run.seed, run.status {RUNS} WHERE study.name = ? AND"
+            " cell.active AND run.kind = 'imported' ORDER BY member.ordinal",
             (name,),
         ).all()
         runs = [

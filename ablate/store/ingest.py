@@ -348,7 +348,7 @@ def _end(connection: Connection, run_id: int, attempt_id: int, event: Event) -> 
     if status in ACCEPTED:
         driver.execute(
             "UPDATE attempt SET status = 'superseded' WHERE run_id = ? AND id <> ? AND status IN"
-            " ('complete', 'diverged')",
+            f" {ACCEPTED}",
             (run_id, attempt_id),
         )
     _update_attempt(

@@ -8,7 +8,8 @@ from typing import Any
 from ablate.store.database import Database
 from ablate.store.owners import STATUS
 from ablate.store.records import FAILED
-from ablate.store.status import RUNS, TRIED, selected, settings, tried
+from ablate.store.schema import RUNS
+from ablate.store.status import TRIED, selected, settings, tried
 from ablate.study import tuned_field
 
 

@@ -43,7 +43,7 @@ def unknown_study(db: Database, name: str) -> AblateError:
 
 def require_series(db: Database, names: Iterable[str]) -> None:
     """Raise `AblateError` for the first of `names` that no run can have as a series."""
-    own = (metrics.final(metric)[0].removeprefix("best ") for metric in studies(db).values())
+    own = map(metrics.series, studies(db).values())
     _require(db, "series", names, (*_SERIES, *own), "SELECT name FROM series")
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import text
 from ablate.kinds import Run
 from ablate.metrics import NEAR_UNIGRAM
 from ablate.store.database import Database
+from ablate.store.schema import RUNS
 from ablate.units import SAME, listed
 
 if TYPE_CHECKING:
@@ -198,9 +199,7 @@ def settings_in(db: Database, study: str | None = None) -> list[tuple[tuple[str,
             " json_extract(fields, '$.objective'), json_extract(fields, '$.corpus_hash'),"
             " json_extract(fields, '$.tokenizer_hash'),"
             " run.tokens, n_params, CASE kind WHEN 'imported' THEN study.name"
-            " ELSE json_extract(fields, '$.command') END"
-            " FROM study JOIN cell ON cell.study_id = study.id"
-            " JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id"
+            f" ELSE json_extract(fields, '$.command') END {RUNS}"
             " WHERE cell.active AND role = 'compare' AND (?1 IS NULL OR study.name = ?1)",
             (study,),
         )

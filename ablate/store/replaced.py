@@ -14,6 +14,8 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import Connection
 
 from ablate.formats import TAKEN_OUT
+from ablate.store.records import ACCEPTED
+from ablate.store.schema import RUNS
 from ablate.study.revision import changes
 from ablate.units import listed, plural
 
@@ -27,10 +29,9 @@ def results(connection: Connection, study: str) -> dict[str, dict[str, int | Non
     """Return the cells of a study and their runs that have a result or are running."""
     found: dict[str, dict[str, int | None]] = {}
     for label, key, seed in connection.exec_driver_sql(
-        "SELECT cell.label, run.key, CASE member.role WHEN 'compare' THEN run.seed END FROM study"
-        " JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id JOIN run ON"
-        " run.id = member.run_id WHERE study.name = ? AND cell.active AND run.status IN"
-        " ('complete', 'diverged', 'running') ORDER BY cell.id",
+        f"SELECT cell.label, run.key, CASE member.role WHEN 'compare' THEN run.seed END {RUNS}"
+        f" WHERE study.name = ? AND cell.active AND run.status IN {(*ACCEPTED, 'running')}"
+        " ORDER BY cell.id",
         (study,),
     ):
         found.setdefault(label, {})[key] = seed

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ablate.store.database import Database
+from ablate.store.schema import RUNS
 from ablate.store.views import PAIRS
 
 
@@ -21,7 +22,7 @@ class Rows(NamedTuple):
 
 
 _OF_ROLE = "(:role IS NULL OR role = :role)"
-_OF_RUNS = "(:runs IS NULL OR m.run_id IN (SELECT value FROM json_each(:runs)))"
+_OF_RUNS = "(:runs IS NULL OR run_id IN (SELECT value FROM json_each(:runs)))"
 _RUNS = f"""
     SELECT DISTINCT m.run_id AS run
     FROM study t JOIN cell c ON c.study_id = t.id JOIN member m ON m.cell_id = c.id
@@ -140,11 +141,11 @@ def members(db: Database, study: str, role: str | None, runs: Iterable[int] | No
         runs: Numbers of the runs; None for all.
     """
     sql = f"""
-        SELECT c.label AS cell, m.role AS role, r.id AS run, r.seed AS seed,
-               r.tokens / r.steps AS step_tokens
-        FROM study t JOIN cell c ON c.study_id = t.id JOIN member m ON m.cell_id = c.id
-               JOIN run r ON r.id = m.run_id
-        WHERE t.name = :study AND c.active AND {_OF_ROLE} AND {_OF_RUNS} ORDER BY r.id, c.id
+        SELECT cell.label AS cell, member.role AS role, run.id AS run, run.seed AS seed,
+               run.tokens / run.steps AS step_tokens
+        {RUNS}
+        WHERE study.name = :study AND cell.active AND {_OF_ROLE} AND {_OF_RUNS}
+        ORDER BY run.id, cell.id
     """
     return _select(db, sql, study=study, role=role, runs=_listed(runs))
 

@@ -22,6 +22,7 @@ from ablate.store.evaluated import differing, evaluations, fallback
 from ablate.store.ingest import ingest, utc
 from ablate.store.owners import Owner, mark_dead, stale_attempts
 from ablate.store.records import FAILED, WEIGHTS, Candidate, Claim
+from ablate.store.schema import RUNS
 from ablate.study import Keep
 
 _OPEN = f"""
@@ -55,8 +56,7 @@ SELECT {_RUN}, run.flops, min(cell.label) AS cell, min(member.role) AS role,
                    (SELECT 1 FROM artifact WHERE run_id = parent.id AND kind = :weights),
                    parent.status, 'planned')
         FROM run AS parent WHERE parent.id = run.parent_run_id) AS parent_status
-FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
-     JOIN run ON run.id = member.run_id
+{RUNS}
 WHERE study.id = :study AND cell.active AND ({_OPEN} OR {_UNKEPT})
 GROUP BY run.id ORDER BY min(member.ordinal)
 """
@@ -99,7 +99,7 @@ def candidates(db: Database, study_id: int, owner: Owner, keep: Keep = "none") -
     with db.read() as connection:
         values = {"study": study_id, "owner": str(owner), "kept": WEIGHTS.get(keep, "")}
         values |= {"weights": WEIGHTS["final"]}
-        # it has failed for that, and would fail again
+        # a run whose parent diverged has failed, and would fail again
         listed = [
             one
             for one in _unfinished(connection, _CANDIDATES, values)

@@ -32,6 +32,12 @@ HEAD = "0005"  # the newest migration: the schema that this version of ablate wr
 OLDEST = "0004"  # that it reads: later migrations changed no table, only views
 VERSION_TABLE = "ablate_version"
 
+# from studies to runs: a row for each place of a run in a study
+RUNS = """
+FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
+     JOIN run ON run.id = member.run_id
+"""
+
 
 def to_db(value: float | None) -> float | None:
     """Return a measured number as a column holds it: NULL for NaN, which SQLite lacks."""

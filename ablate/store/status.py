@@ -17,15 +17,12 @@ from ablate.store.names import require_study
 from ablate.store.noise import over_seeds
 from ablate.store.owners import QUEUE, STATUS, dead
 from ablate.store.records import ACCEPTED, FAILED
+from ablate.store.schema import RUNS
 from ablate.study import OWN, kind_of, tuned, tuned_field
 from ablate.units import decimals, listed
 
 # statuses of runs that may still get a result
 UNFINISHED = ("planned", "queued", "running", "stopped")
-RUNS = """
-FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
-     JOIN run ON run.id = member.run_id
-"""
 _OF_STUDY = (
     "run.id IN (SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id = :study"
     " AND active)"
@@ -154,28 +151,25 @@ def curves(db: Database, study: str) -> Curves:
     """Return the curves of the metric, of the complete runs of a script or of another tool that a
     study compares; none for runs of another kind.
     """
-    compared = (
-        " FROM study s JOIN cell c ON c.study_id = s.id JOIN member m ON m.cell_id = c.id AND"
-        " m.role = 'compare' JOIN run r ON r.id = m.run_id WHERE s.name = :study AND c.active"
-    )
-    kinds = selected(db, f"SELECT r.kind AS kind{compared} LIMIT 1", study=study)
+    compared = f"{RUNS} WHERE study.name = :study AND cell.active AND member.role = 'compare'"
+    kinds = selected(db, f"SELECT run.kind AS kind {compared} LIMIT 1", study=study)
     if not kinds or kinds[0].kind not in ("command", "imported"):  # that of all compared runs
         return {}
-    chosen = f"{compared} AND r.status = 'complete'"
+    chosen = f"{compared} AND run.status = 'complete'"
     runs = selected(
         db,
-        "SELECT c.label AS cell, r.seed AS seed, s.metric AS metric, r.id AS run"
-        f"{chosen} ORDER BY c.id, r.seed",
+        "SELECT cell.label AS cell, run.seed AS seed, study.metric AS metric, run.id AS run"
+        f" {chosen} ORDER BY cell.id, run.seed",
         study=study,
     )
     if not runs:
         return {}
-    name = metrics.final(runs[0].metric)[0].removeprefix("best ")
+    name = metrics.series(runs[0].metric)
     curves_of: dict[int, list[tuple[int, float]]] = {}
     for point in selected(
         db,
         "SELECT run_id AS run, step, value FROM metric JOIN series ON series.id = series_id WHERE"
-        f" series.name = :name AND run_id IN (SELECT r.id{chosen}) ORDER BY run_id, step",
+        f" series.name = :name AND run_id IN (SELECT run.id {chosen}) ORDER BY run_id, step",
         study=study,
         name=name,
     ):
@@ -479,7 +473,7 @@ def unneeded_checkpoints(db: Database) -> list[Path]:
 
 
 def _status(db: Database, study: Any) -> StudyStatus:
-    reported = metrics.final(study.metric)[0].removeprefix("best ")
+    reported = metrics.series(study.metric)
     field = tuned_field(settings(study.toml))
     counted, gone = survey(db, study.id), dead(db, study.id)
     rows = selected(db, _WORKING, study=study.id, metric=reported, field=field)

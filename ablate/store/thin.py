@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from ablate.formats import each_text, without_absolute, without_folders, without_home
 from ablate.store.database import Database
+from ablate.store.records import ACCEPTED
 
 THINNED = (
     "train_loss",
@@ -70,13 +71,11 @@ def thin(db: Database, keep: int) -> Thinned:
             ).scalars()
         )
         ids = list(
-            connection.exec_driver_sql(
-                "SELECT id FROM run WHERE status IN ('complete', 'diverged')"
-            ).scalars()
+            connection.exec_driver_sql(f"SELECT id FROM run WHERE status IN {ACCEPTED}").scalars()
         )
         waiting = connection.exec_driver_sql(
             "SELECT count(DISTINCT run_id) FROM metric JOIN run ON run.id = run_id WHERE status NOT"
-            " IN ('complete', 'diverged') OR EXISTS (SELECT 1 FROM attempt WHERE attempt.run_id ="
+            f" IN {ACCEPTED} OR EXISTS (SELECT 1 FROM attempt WHERE attempt.run_id ="
             " run.id AND attempt.status = 'running')"
         ).scalar_one()
     lost = [_thin_run(db, run_id, series, keep) for run_id in ids]
@@ -112,7 +111,7 @@ def _drop_windows(db: Database) -> int:
             set(
                 connection.exec_driver_sql(
                     "DELETE FROM window_loss WHERE run_id IN (SELECT id FROM run JOIN member ON"
-                    " member.run_id = run.id WHERE run.status IN ('complete', 'diverged') GROUP BY"
+                    f" member.run_id = run.id WHERE run.status IN {ACCEPTED} GROUP BY"
                     " run.id HAVING max(role) = 'tune' AND min(role) = 'tune') AND NOT EXISTS"
                     " (SELECT 1 FROM attempt WHERE attempt.run_id = window_loss.run_id AND"
                     " attempt.status = 'running') RETURNING run_id"

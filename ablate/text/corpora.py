@@ -384,7 +384,7 @@ def tokens_of(source: Source) -> TokenParts:
         ends = part.ends
         if ends is not None and 0 < cut < len(part.tokens):
             end = int(ends[np.searchsorted(ends, cut)])
-            # the last document of all is cut, or nothing would be held out
+            # the last document is cut: else nothing may be held out
             if end < len(part.tokens) or part is not found[-1]:
                 cut = end
         left = max(0, left - cut)

@@ -136,8 +136,6 @@ def opened(path: Path) -> Iterator[BinaryIO]:
                     while chunk := packed.read(_CHUNK):
                         with cache.usable():
                             unpacked.write(chunk)
-            except AblateError:
-                raise
             except Exception as error:
                 if not _is_damage(error):
                     raise

@@ -105,15 +105,6 @@ class Tokens:
         )
 
     @property
-    def held_out_bytes(self) -> int:
-        """Bytes of all held-out text with its separators; 0 if unknown."""
-        return (
-            0
-            if self.byte_lengths is None
-            else int(np.bincount(self.held_out, minlength=self.n_vocab) @ self.byte_lengths)
-        )
-
-    @property
     def word_edges(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Whether a word starts at each token, and after it, [V] bool each; None if unknown.
 

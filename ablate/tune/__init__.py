@@ -6,11 +6,10 @@ stopped at any point resumes, and decides the same. A decision is stored before 
 
 from ablate.tune.evidence import OUTCOMES, goal, outcomes, values
 from ablate.tune.rates import search, sensitivity
-from ablate.tune.stages import Learnt, Stage, describe, learn, stages
+from ablate.tune.stages import Stage, describe, learn, stages
 
 __all__ = [
     "OUTCOMES",
-    "Learnt",
     "Stage",
     "describe",
     "goal",

@@ -109,7 +109,7 @@ async function drawChart() {
     chart.view.data("points", points);
     for (const { name, value } of signalsOf(chart.ranges)) chart.view.signal(name, value);
   } else {
-    const next = element("div", { class: "vega" });
+    const next = element("div");
     const made = await embed(next, spec, points, chart.ranges, config);
     if (turn !== chart.turn) return made.finalize();
     if (chart.finalize) chart.finalize();
