@@ -234,6 +234,11 @@ _ROWS = (
 )
 
 METRICS: dict[str, Metric] = {row.name: row for row in _ROWS}
+CALLED = {  # a metric → what other programs call it
+    "loss": ("val_loss", "eval_loss", "valid_loss", "validation_loss", "test_loss", "nll"),
+    "bits_per_byte": ("bpb", "val_bpb"),
+    "accuracy": ("acc", "val_accuracy", "val_acc", "eval_accuracy"),
+}
 GOALS = {"lower": "min", "higher": "max"}  # as files write them
 GIVEN = ("logits", "targets", "losses", "inputs")  # what a metric may ask for, by these names
 ONCE = ("config", "spelling")  # what the constructor of a class may ask for
@@ -385,7 +390,10 @@ def parse(text: str) -> tuple[Metric, float | None]:
     """
     name, at, number = text.partition("@")
     if name not in METRICS:
-        raise unknown("metric", name, METRICS)
+        error = unknown("metric", name, METRICS)
+        if own := next((own for own, names in CALLED.items() if name in names), ""):
+            error.instead(f"give {own} instead: {METRICS[own].meaning}")
+        raise error
     row = METRICS[name]
     if not at:
         return row, None

@@ -777,8 +777,8 @@ def test_analyse_works_out_and_stores_effects(ablate: Run, measured: str) -> Non
 def test_db_check_and_merge(ablate: Run, measured: str) -> None:
     assert ablate("db", "check")[0] == 0
     code, out, _ = ablate("db", "merge", measured, "--db", "mine.db")
-    assert code == 0 and "1 studies new or changed, 25 runs new" in out
-    assert "0 runs new" in ablate("db", "merge", measured, "--db", "mine.db")[1]
+    assert code == 0 and "studies: 1; new runs: 25; updated runs: 0" in out
+    assert "new runs: 0" in ablate("db", "merge", measured, "--db", "mine.db")[1]
     sql = "SELECT cell, seed, loss FROM runs ORDER BY cell, seed"
     assert ablate("query", sql, "--db", "mine.db") == ablate("query", sql)
     assert (

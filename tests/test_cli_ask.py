@@ -73,6 +73,7 @@ def default(ablate: Run, trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (["query", "SELECT loss FROM runs WHERE cell IN (pre)"], ["'pre'", "single quotes"]),
         (["query", "SELECT loss FROM runs WHERE cel = 'pre'"], ["did you mean 'cell'"]),
         (["query", "SELECT lss FROM runs"], ["did you mean 'loss'"]),
+        (["report", "--db", "/dev/null"], ["/dev/null", "name a file"]),
         (["query", "SELECT * FROM rums"], ["'rums'", "'runs'", "curves"]),
         (["query", "means", "wiring", "--format", "xml"], ["'xml'", "csv"]),
         (["compare", "1", "1"], ["same run"]),

@@ -655,6 +655,13 @@ def test_after_a_study_that_failed_the_reason_is_next(ablate: Run, tmp_path: Pat
     command = out.rpartition("Next: ablate ")[2].split()
     assert code == 1 and command[0] == "show"
     assert "no such data" in ablate(*command)[1]
+    script.write_text(
+        SCRIPT.read_text() + "if options.depth == 2:\n    raise SystemExit('too deep')\n"
+    )
+    code, out, _ = ablate("run", "own.toml")
+    assert code == 1 and out.endswith("Next: ablate report own\n")
+    (failed,) = re.findall("ablate (show [0-9]+)", out)
+    assert "too deep" in ablate(*failed.split())[1]
     script.write_text(SCRIPT.read_text())
     code, out, error = ablate("run", "own.toml")
     assert code == 0 and out.endswith("Next: ablate report own\n"), error

@@ -132,7 +132,7 @@ def test_the_sql_of_the_page_runs(tmp_path: Path) -> None:
     db = store.open(str(tmp_path / "ablate.db"), create=True)
     blocks = re.findall(r"```sql\n(.*?)```", page("database.md"), re.S)
     statements = [one for block in blocks for one in block.split(";") if one.strip()]
-    assert len(statements) == 2
+    assert len(statements) == 3
     for statement in statements:
         queries.run(db, statement)
 

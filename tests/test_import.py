@@ -631,7 +631,7 @@ def test_databases_with_the_same_runs_merge_and_are_sound(ablate: Run) -> None:
     done(ablate, *options)
     done(ablate, *options, "--db", "other.db")
     code, out, _ = ablate("db", "merge", "other.db")
-    assert code == 0 and "0 runs new, 0 runs updated" in out
+    assert code == 0 and "new runs: 0; updated runs: 0" in out
     for command in (("status", "s"), ("show", "1"), ("compare", "1", "2"), ("power", "s")):
         assert ablate(*command)[0] == 0
     assert ablate("export", "s", "-", "--what", "curves")[0] == 0

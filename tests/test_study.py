@@ -13,7 +13,7 @@ from ablate import metrics
 from ablate.errors import AblateError, unknown
 from ablate.plan import plan
 from ablate.scaling.held_out import HELD_OUT
-from ablate.study import Crossed, Study, Tune, TwoStage, load, split_seed, tables
+from ablate.study import Crossed, Study, Tune, TwoStage, find, load, split_seed, tables
 from ablate.study.design import combinations, count
 from ablate.study.levels import without_shared_folders
 from ablate.study.source import Source
@@ -418,6 +418,9 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     _below("[factors.size]\n0.1.5M = { d_model = 64 }\nb = {}", 16, ['"0.1.5M"']),
     _below("[factors.size]\ngpt2.small = { d_model = 64 }\nb = {}", 17, ['"gpt2.small"']),
     _below("[optimizer]\nlr = 3", 16, ["'optimizer'"]),
+    _below("[parameters]\nlr = 3", 16, ["'parameters'", "[factors]"]),
+    _below("[tune]\nlr = [1e-4, 1e-3, 1e-2]", 17, ["tune.lr = [0.0001, 0.001", "at most 2"]),
+    _below("[factors.größe]\na = 1", 16, ["[factors.größe]", "quotation marks"]),
     ("[factors]", "[factors", 10, ["[factors:"]),
     ("n_layer = [2, 4]", "n_layer = [two, 4]", 15, ["n_layer = [two, 4]", "quotation marks"]),
     ("n_layer = [2, 4]", "n_embd = [32, 64]", 15, ["'n_embd'", "d_model", "Width"]),
@@ -580,6 +583,18 @@ def test_a_missing_study_names_those_there_are(
     (tmp_path / "bytes.toml").write_bytes(b"name = '\xff'")
     with pytest.raises(AblateError, match="UTF-8"):
         load("bytes.toml")
+
+
+def test_a_name_finds_the_file_in_studies_then_here_then_the_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = find("quickstart")
+    Path("quickstart.toml").touch()
+    assert shipped.is_file() and find("quickstart") == Path("quickstart.toml")
+    Path("studies").mkdir()
+    Path("studies/quickstart.toml").touch()
+    assert find("quickstart") == Path("studies/quickstart.toml")
 
 
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)

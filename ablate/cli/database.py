@@ -143,9 +143,9 @@ def merge(
         for study in studies(ours):
             analyse(ours, study)
         echo(
-            f"{ours.path}: {brought.studies} studies new or changed, {brought.runs} runs new,"
-            f" {brought.renewed} runs updated"
-            + (f", {brought.weights} files of weights copied" if brought.weights else "")
+            f"{ours.path}: new or changed studies: {brought.studies}; new runs: {brought.runs};"
+            f" updated runs: {brought.renewed}"
+            + (f"; copied files of weights: {brought.weights}" if brought.weights else "")
         )
         for sentence in brought.edited:
             echo(f"{sentence}.")

@@ -101,7 +101,7 @@ def run(
     from ablate.plan.commands import edited
     from ablate.store.database import folder
     from ablate.store.register import would_drop
-    from ablate.store.status import UNFINISHED, first_failed
+    from ablate.store.status import ACCEPTED, UNFINISHED, first_failed
     from ablate.study_run import run_study
 
     if on not in PLACES:
@@ -147,8 +147,12 @@ def run(
         failed = first_failed(database, plan.study.name)
     unfinished = outcome.exit_code >= 128 or outcome.counts.keys() & {*UNFINISHED}
     following = ("run", study) if unfinished else ("report", plan.study.name)
-    if failed and outcome.exit_code < 128:  # nothing to report: why it failed comes first
-        following = ("show", str(failed))
+    if failed and outcome.exit_code < 128:
+        if outcome.counts.keys() & {*ACCEPTED}:
+            why = next_command(context, "show", str(failed))
+            out.print(f"Run {failed} failed: {why} shows the error", markup=False)
+        else:  # nothing to report: why it failed comes first
+            following = ("show", str(failed))
     if outcome.exit_code == 1 and edited(plan):  # what failed is planned anew
         following = ("run", study)
     out.print(f"Next: {next_command(context, *following)}", markup=False)

@@ -263,6 +263,8 @@ def _check_access(path: Path, create: bool) -> None:
         raise AblateError(
             f"database {path} is a folder; name a file in it, such as {path / 'ablate.db'}"
         )
+    elif not path.is_file():
+        raise AblateError(f"database {path} is a device or a pipe; name a file")
     elif not os.access(path, os.R_OK | (os.W_OK if create else 0)):
         why = "its file system is read-only" if create and _read_only(path) else "no permission"
         raise AblateError(f"database {path} cannot be {'written' if create else 'read'}: {why}")

@@ -215,10 +215,20 @@ def _explained(db: Database, sql: str, error: BaseException) -> AblateError:
                     " seed, value FROM runs JOIN final ON final.run_id = runs.run WHERE name ="
                     f" '{wanted}'"
                 )
+            levels = "SELECT 1 FROM cell_level WHERE factor = ? LIMIT 1"
+            named_level = connection.exec_driver_sql(levels, (wanted,)).first()
+            if named_level and wanted not in known["runs"]:
+                return AblateError(
+                    f"{column[1]!r} is no column, but a factor whose levels have names: SELECT"
+                    " level, avg(loss) FROM runs JOIN cell ON cell.label = runs.cell JOIN study ON"
+                    " study.id = study_id AND study.name = runs.study JOIN cell_level ON cell_id ="
+                    f" cell.id WHERE runs.study = 'STUDY' AND factor = '{wanted}' GROUP BY level"
+                )
         named = [name for name in known if re.search(rf"\b{name}\b", sql, re.IGNORECASE)] or list(
             known
         )
-        meant = nearest(wanted, [column for name in named for column in known[name]])
+        others = [column for name in named for column in known[name] if column != wanted]
+        meant = nearest(wanted, others)
         compared = rf"(=|<>|\blike\b|\bin\s*\([^()]*)\s*\"?{re.escape(wanted)}\b(?!\s*[.(])"
         if not meant and re.search(compared, sql, re.IGNORECASE):
             return AblateError(

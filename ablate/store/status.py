@@ -277,14 +277,14 @@ def task_seconds(db: Database, device: str) -> dict[str, float]:
 
 
 def first_failed(db: Database, study: str) -> int | None:
-    """Return the first run of a study that failed; None if one has a result or none failed."""
+    """Return the first run of a study that failed, or None."""
     (row,) = selected(
         db,
-        f"SELECT min(CASE WHEN status IN {FAILED} THEN run END) AS run,"
-        f" max(status IN {ACCEPTED}) AS any FROM all_runs WHERE study = :study",
+        f"SELECT min(run) AS run FROM all_runs WHERE study = :study AND status IN {FAILED}",
         study=study,
     )
-    return None if row.any else row.run
+    run: int | None = row.run
+    return run
 
 
 def queued(db: Database, study: str) -> set[int]:

@@ -87,7 +87,7 @@ def _text(path: Path) -> str:
 def find(path_or_name: str) -> Path:
     """Return the study file of a path or of a bare name, such as "quickstart".
 
-    A file in studies/ comes before the example of its name.
+    A file in studies/ comes before one in this folder, and that before the example of its name.
 
     Raises:
         AblateError: there is no such file.
@@ -95,7 +95,8 @@ def find(path_or_name: str) -> Path:
     path = Path(path_or_name)
     named = Path("studies") / f"{path_or_name.removesuffix('.toml')}.toml"
     shipped = {file.stem: file for file in examples.studies()}
-    for file in (path, named, *filter(None, [shipped.get(path_or_name)])):
+    beside = Path(named.name)
+    for file in (path, named, beside, *filter(None, [shipped.get(path_or_name)])):
         with contextlib.suppress(OSError, ValueError):  # a name that no file can have
             if file.is_file():
                 return file

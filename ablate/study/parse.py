@@ -108,6 +108,14 @@ class StudyFile(BaseModel):
 
 FIELDS = StudyFile.model_fields
 TOP = "at the top of the file, before the first table"
+# a key or table → what sweeps of W&B, Optuna and Hydra call it
+SWEPT = {
+    "[factors]": ("parameters", "search_space", "sweep", "sweeper", "grid"),
+    "goal": ("direction", "directions", "mode"),
+    "design": ("method", "sampler"),
+    "[command]": ("program", "script"),
+    "seeds": ("n_seeds", "num_seeds", "num_samples", "repeats"),
+}
 TABLES: dict[str, type[BaseModel]] = {
     "match": tables.MatchTable,
     "run": tables.RunTable,
@@ -372,7 +380,9 @@ def _read(source: Source) -> StudyFile:
     raw = source.tables()
     for key in raw:
         if key not in FIELDS:
-            raise _placed(unknown("key", key, FIELDS, source.where(key)))
+            error = unknown("key", key, FIELDS, source.where(key))
+            meant = next((own for own, names in SWEPT.items() if key in names), "")
+            raise error.instead(f"give {meant} instead") if meant else _placed(error)
     for table, keys in raw.items():
         for key in keys if isinstance(keys, dict) else ():
             if key in FIELDS and FIELDS[key].is_required() and key not in raw:

@@ -43,6 +43,8 @@ class Source:
         text = self.text.split("\n")[line - 1].strip()
         hint = "; text needs quotation marks" if "Invalid value" in message else ""
         hint = "; this key is there twice" if "overwrite a value" in message else hint
+        if "Expected" in message and not re.sub(r"#.*|\".*?\"|'.*?'", "", text).isascii():
+            hint = "; a key with letters other than A to Z needs quotation marks"
         what = message[: found.start()]
         return AblateError(f"{self.path}, line {line}: not valid TOML: {text:.80}: {what}{hint}")
 

@@ -192,6 +192,11 @@ def validated(
         if first["type"] == "too_short":
             least = first["ctx"]["min_length"]
             message = f"at least {least} {'entry is' if least == 1 else 'entries are'} wanted"
+        if first["type"] == "too_long":
+            most, given = first["ctx"]["max_length"], first["ctx"]["actual_length"]
+            message = (
+                f"at most {most} {'entry' if most == 1 else 'entries'} may be given, not {given}"
+            )
         if first["type"] == "value_error":
             message = message.removeprefix("value error, ")
         if first["type"] == "missing":

@@ -23,7 +23,7 @@ from ablate.text import sources
 from ablate.text.corpora import Corpus
 from ablate.text.documents import SEPARATOR
 
-_SPECS = ("byte", "bpe:8192", "tokens", "tokenizer.json")
+_SPECS = ("byte", "bpe:SIZE", "tokens", "tokenizer.json")
 _BPE_SIZES = (257, 1 << 18)
 _BPE_TEXT = 1 << 28  # bytes of training text that BPE reads; of a larger text, evenly spaced pieces
 _GAPS, _SPARE = 2, 1024  # more unused numbers than these allow are a fault of the file
