@@ -365,6 +365,11 @@ def remove(row: Metric) -> None:
     catalogue.withdraw(row.fields, GROUP, {})
 
 
+def exchange(row: Metric) -> None:
+    """Put a metric in the place of one with the same name and fields."""
+    METRICS[row.name] = row
+
+
 def with_fields(origins: Collection[str] | None) -> list[Metric]:
     """Return the metrics with hyper-parameters that come from this code; of any, if None."""
     return [

@@ -28,6 +28,9 @@ from ablate.units import listed
 
 Loaded: TypeAlias = tuple[loading.Space, list[Component | Metric]]
 
+# in code that registers operations of torch
+_OPERATIONS = re.compile(r"torch\.library|import library|TORCH_LIBRARY|load_(library|inline)\b")
+
 # what is known of sources → their modules, and the levels and metrics that are registered while
 # they are used
 _loaded: dict[tuple[Any, ...], Loaded] = {}
@@ -43,11 +46,11 @@ def refusing() -> Iterator[list[str]]:
     """Yield a list that gets the errors of levels that are refused inside, instead of raising."""
     global _refused
     found: list[str] = []
-    _refused = found
+    before, _refused = _refused, found
     try:
         yield found
     finally:
-        _refused = None
+        _refused = before
 
 
 def find(names: Sequence[str], folder: Path, models: Sequence[str] = ()) -> tuple[Code, ...]:
@@ -115,6 +118,36 @@ def restored_on_failure() -> Iterator[None]:
     except BaseException:
         use(before)
         raise
+
+
+@contextmanager
+def afresh() -> Iterator[None]:
+    """Use the code inside as another process would load it: none of it has been called yet.
+
+    What its calls have kept before, in names of files, classes, defaults, closures and caches, is
+    not there inside, and what they keep inside is gone afterwards. Of code that cannot be loaded
+    twice in a process, because it registers something by a name, only caches are emptied.
+    """
+    before = again = _present
+    # a second registration of an operation breaks the first one
+    if before and not any(_OPERATIONS.search(code.text or "") for code in _sources):
+        with suppress(AblateError), refusing():
+            again = _load(_sources)
+    _exchange(again)
+    try:
+        yield
+    finally:
+        _exchange(before)
+
+
+def _exchange(loaded: Loaded | None) -> None:
+    """Use these modules, levels and metrics in place of those of the same code."""
+    if loaded:
+        space, parts = loaded
+        space.enter()
+        loading.forget_cached()
+        for one in parts:
+            measures.exchange(one) if isinstance(one, Metric) else catalogue.exchange(one)
 
 
 def _withdraw() -> None:

@@ -1171,10 +1171,22 @@ OF_A_STEP = {
         "        return x\n",
         "a call registers .*mask",
     ),
-    "a table that is drawn": (
-        "def forward(self, x):\n        return x * drawn(x.shape[-1])\n",
-        "equal weights",
-    ),
+    **{
+        f"a table that is drawn in {place}": (
+            f"tables = {{}}\n    def forward(self, x, tables={{}}):\n        n = x.shape[-1]\n"
+            f"        return x * {table}\n",
+            "another process would compute other numbers",
+        )
+        for place, table in {
+            "a cache": "drawn(n)",
+            "a cache of a class": "Calls.drawn(n)",
+            "a name of the file": "TABLES.setdefault(n, torch.randn(n))",
+            "a class attribute": "self.tables.setdefault(n, torch.randn(n))",
+            "a default": "tables.setdefault(n, torch.randn(n))",
+            "a closure": "filled(n)",
+            "a tensor of the file": "in_place(n)",
+        }.items()
+    },
     "what it computed of weights": (
         f"{MADE}self.w, self.sign = nn.Parameter(torch.randn(d_model, d_model)), None\n"
         "    def forward(self, x):\n        if self.sign is None:\n"
@@ -1215,7 +1227,15 @@ def drawn(n):
     return torch.randn(n)
 class Calls:
     n = 0
+    drawn = staticmethod(functools.lru_cache(lambda n: torch.randn(n)))
 CALLS = Calls()
+TABLES, TABLE = {}, torch.zeros(64)
+def filling():
+    held = []
+    return lambda n: (held or held.append(torch.randn(n)) or held)[0]
+filled = filling()
+def in_place(n):
+    return TABLE[:n] if TABLE.any() else TABLE.normal_()[:n]
 def counting():
     n = 0
     def count(x):
@@ -1389,10 +1409,12 @@ def test_a_right_part_passes_every_trial(case: dict[str, Any]) -> None:
         ("return 1 - step / steps", True),
         ("return 0 * step", False),
         ("return 1 / (steps - 1 - step)", False),
+        ("return (1 - step / steps) * KEPT.setdefault(0, torch.rand(()))", False),
     ],
 )
 def test_a_schedule_is_tried_by_training(schedule: str, holds: bool) -> None:
-    text = f'{HEAD}\n@level("schedule", "own", meaning="x")\ndef own(step, steps, warmup):\n'
+    text = f'{HEAD}\nKEPT = {{}}\n@level("schedule", "own", meaning="x")\n'
+    text += "def own(step, steps, warmup):\n"
     outside.use([of_text("own.py", f"{text}    {schedule}\n")])
     assert verdicts("schedule", "own") == {"training": "ok" if holds else "FAILED"}
 
@@ -1513,7 +1535,11 @@ from torch import nn
 from ablate import level
 
 
-@functools.lru_cache
+def kept(function, tables={{}}):
+    return lambda n: tables[n] if n in tables else tables.setdefault(n, function(n))
+
+
+@{}
 def causal(tokens):
     return torch.ones(tokens, tokens, dtype=torch.bool).tril()
 
@@ -1530,9 +1556,18 @@ class Mean(nn.Module):
 """
 
 
-def test_a_table_in_a_cache_of_the_file_is_no_tensor_without_data(tmp_path: Path) -> None:
-    """Sizes are counted on a device without data, before the part is tried."""
-    (tmp_path / "masks.py").write_text(CACHED)
+@pytest.mark.parametrize(
+    "cache", ["functools.lru_cache", "kept", "functools.lru_cache  # torch.library"]
+)
+def test_a_table_in_a_cache_of_the_file_is_no_tensor_without_data(
+    cache: str, tmp_path: Path
+) -> None:
+    """Sizes are counted on a device without data, before the part is tried.
+
+    A file that may register operations is loaded once.
+    """
+    (tmp_path / "masks.py").write_text(CACHED.format(cache))
     head, _, _ = STUDY.replace("parts.py", "masks.py").partition("[factors]")
     text = head + '[factors]\nmixer = ["attention", "cached-mask"]\n'
-    assert len(planned(tmp_path, text).cells) == 2
+    cells = planned(tmp_path, text).cells
+    assert len(cells) == 2 and cells[1].cost.flops

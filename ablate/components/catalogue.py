@@ -645,6 +645,11 @@ def declare(
         _declared(own)
 
 
+def exchange(component: Component) -> None:
+    """Put a level in the place of one with the same name and fields."""
+    _LEVELS[component.factor][component.name] = component
+
+
 def remove(component: Component) -> None:
     """Take a level out of the catalogue, and the fields that no other level has."""
     row, made = CATALOGUE[component.factor], type(component)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate import code, loading
+from ablate import code, outside
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.model import measure
@@ -300,10 +300,19 @@ def deterministic(config: RunConfig) -> str:
             f"a call registers {_short(new[0])}: do so in the constructor, or give a buffer that"
             " the first call fills persistent=False"
         )
-    loading.forget_cached()  # tables that are drawn differ then
     logits_of(fresh, other)
     if not torch.equal(first, logits_of(fresh, given)):
         return "equal weights give other numbers: an earlier call may have stored something"
+    with outside.afresh():  # what is drawn differs then
+        elsewhere = built(config)
+        alike = not _changed(initial, _held(elsewhere))
+        logits_of(elsewhere, other)
+        if not alike or not torch.equal(first, logits_of(elsewhere, given)):
+            return (
+                "another process would compute other numbers: it keeps what it draws, such as a"
+                " table, outside of the module; draw it in the constructor, and register it, as in"
+                " self.register_buffer(name, tensor)"
+            )
     seed = config.weights_seed + 1
     next_ = moved(config, seed)
     model.initialise((seed,))  # as the next run does in the same model
