@@ -625,6 +625,27 @@ def test_a_part_that_fails_in_a_model_is_one_line(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs")
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_activation_checkpoints_are_refused_and_hide_no_other_error(
+    reentrant: bool, fails: bool
+) -> None:
+    own_mixer(
+        f"""class X(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.out = nn.Linear(d_model{" + 1" * fails}, d_model)
+    def forward(self, x):
+        return checkpoint(self.out, x, use_reentrant={reentrant})
+""",
+        "from torch.utils.checkpoint import checkpoint",
+    )
+    said = "RuntimeError" if fails else "torch.utils.checkpoint .* call the function itself"
+    with pytest.raises(AblateError, match=f"^mixer = 'own'.*: {said}"):
+        sizes.alone(small(mixer="own"))
+
+
 def test_a_part_that_prints_does_not_print_into_a_plan(
     parts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from ablate import code, outside
@@ -459,12 +461,26 @@ def learns(config: RunConfig) -> str:
 
 def said(config: RunConfig, error: Exception) -> str:
     """Return the first sentence of an error of a model's module, with the line of its file."""
+    if _recomputes(error):
+        return (
+            f"{_parts(config)}: torch.utils.checkpoint would call the part again in the backward"
+            " pass, when it no longer has its weights: call the function itself; where memory is"
+            " short, ablate reads fewer sequences at once, and recomputes its own blocks"
+        )
     text = " ".join(str(error).split()).partition(". ")[0][:200]
     place = code.place(error, config.code)
     if text.startswith(_parts(config)):
         return text
     where = f" ({place})" if place else ""
     return f"{_parts(config)}{where}: {type(error).__name__}{f': {text}' if text else ''}"
+
+
+def _recomputes(error: Exception) -> bool:
+    """Whether it is raised as a backward pass calls what torch.utils.checkpoint has called."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    backward = torch.autograd.graph.__file__
+    inside = files[files.index(backward) :] if backward in files else []
+    return torch.utils.checkpoint.__file__ in inside
 
 
 def _parts(config: RunConfig) -> str:
