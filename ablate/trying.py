@@ -48,7 +48,8 @@ class Tried:
 
     Attributes:
         what: Its name, a key of `TRIALS`.
-        verdict: "ok", "FAILED", or "alone" for a level that works, but not in packs.
+        verdict: "ok", "FAILED", "alone" for a level that works, but not in packs, or "note" for
+            what may be meant.
         text: What holds, or what is wrong.
     """
 
@@ -71,13 +72,13 @@ class Trial:
         holds: What holds where nothing is found.
         run: Returns what is wrong, "" for nothing.
         needed: Whether other trials mean nothing without it.
-        fatal: Whether a level that fails it is wrong; else it is only slower.
+        otherwise: The verdict where something is found.
     """
 
     holds: str
     run: Callable[[RunConfig], str]
     needed: bool = False
-    fatal: bool = True
+    otherwise: str = "FAILED"
 
 
 TRIALS = {
@@ -87,7 +88,10 @@ TRIALS = {
     ),
     "causality": Trial("no token sees a later one, or another sequence", trial.causality),
     "gradients": Trial("a gradient reaches every parameter", trial.gradients),
-    "packs": Trial("a member of a pack computes what it computes alone", trial.packed, fatal=False),
+    "zeros": Trial("no parameter has a gradient of 0", trial.zeros, otherwise="note"),
+    "packs": Trial(
+        "a member of a pack computes what it computes alone", trial.packed, otherwise="alone"
+    ),
     "sizes": Trial("the model has the parameters that are planned", sized),
     "learning": Trial(f"the loss falls within {trial.STEPS} steps", trial.learns),
 }
@@ -112,8 +116,7 @@ def tried(component: Component) -> Iterator[Tried]:
             wrong = one.run(config)
         except Exception as error:
             wrong = trial.said(config, error)
-        verdict = "FAILED" if one.fatal else "alone"
-        yield Tried(what, verdict if wrong else "ok", wrong or one.holds)
+        yield Tried(what, one.otherwise if wrong else "ok", wrong or one.holds)
         if wrong and one.needed:
             return
 

@@ -765,7 +765,7 @@ WRONG = {
     "gradients": (
         "class X(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.unused = nn.Parameter(torch.ones(2))\n"
-        "    def forward(self, x):\n        return x + 0 * self.unused.sum()"
+        "    def forward(self, x):\n        return x"
     ),
     "determinism": (
         "class X(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
@@ -1396,6 +1396,34 @@ def test_a_step_serves_again_where_a_part_keeps_what_may_be_kept(what: str) -> N
     assert after_another.series("train_loss") == alone.series("train_loss")
 
 
+ZEROS = {
+    "factor 0": """class X(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Parameter(torch.ones(2))
+    def forward(self, x):
+        return x + 0 * self.unused.sum()
+""",
+    "bias of keys": """class X(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.query, self.key = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
+    def forward(self, x):
+        scores = self.query(x) @ self.key(x).mT
+        future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        return scores.masked_fill(future, -torch.inf).softmax(-1) @ x
+""",
+}
+
+
+@pytest.mark.parametrize("what", ZEROS)
+def test_a_gradient_of_0_is_noted_and_refused_by_nothing(what: str) -> None:
+    own_mixer(ZEROS[what])
+    assert not sizes.alone(small(mixer="own"))
+    found = verdicts("mixer", "own")
+    assert found.pop("zeros") == "note" and set(found.values()) == {"ok"}
+
+
 @pytest.mark.filterwarnings("ignore:.*performance drop")
 def test_a_constraint_that_moved_weights_break_is_no_failure() -> None:
     own_mixer("""class X(nn.Module):
@@ -1405,7 +1433,7 @@ def test_a_constraint_that_moved_weights_break_is_no_failure() -> None:
     def forward(self, x):
         return self.out(x.repeat(1, 1, 4))
 """)
-    assert verdicts("mixer", "own")["gradients"] == "ok"
+    assert verdicts("mixer", "own")["zeros"] == "ok"
 
 
 def test_moved_weights_keep_their_sign_and_members_move_as_alone() -> None:
@@ -1421,7 +1449,7 @@ def test_moved_weights_keep_their_sign_and_members_move_as_alone() -> None:
 def test_a_right_part_passes_every_trial(case: dict[str, Any]) -> None:
     factor, name = next(iter(case.items()))
     found = verdicts(factor, name)
-    assert set(found.values()) == {"ok"} and len(found) == (1 if factor == "schedule" else 7)
+    assert set(found.values()) == {"ok"} and len(found) == (1 if factor == "schedule" else 8)
 
 
 @pytest.mark.parametrize(
@@ -1545,7 +1573,7 @@ def test_an_embedding_without_a_matrix_cannot_be_shared_with_the_head() -> None:
 
 def test_a_part_that_packs_do_not_serve_is_no_failure() -> None:
     assert verdicts("topology", "rezero") == dict.fromkeys(
-        ("shapes", "determinism", "causality", "gradients", "sizes", "learning"), "ok"
+        ("shapes", "determinism", "causality", "gradients", "zeros", "sizes", "learning"), "ok"
     ) | {"packs": "alone"}
 
 

@@ -153,7 +153,7 @@ class Peeks(Model):
 def test_a_whole_model_is_tried_without_a_study(ablate: Run, tmp_path: Path) -> None:
     (tmp_path / "my_model.py").write_text(MODEL)
     code, out, _ = ablate("check", "my_model.py:Model")
-    assert code == 0 and "architecture = my_model.py:Model" in out and out.count("\n  ok") == 7
+    assert code == 0 and "architecture = my_model.py:Model" in out and out.count("\n  ok") == 8
     code, out, _ = ablate("check", "my_model.py:Peeks")
     assert code == 1 and "FAILED causality" in out and out.count("FAILED") == 1
     code, _, error = ablate("check", "my_model.py")

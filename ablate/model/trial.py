@@ -193,11 +193,30 @@ def causality(config: RunConfig) -> str:
 
 
 def gradients(config: RunConfig) -> str:
-    """Whether every parameter of every member of a pack gets a gradient that is not 0."""
-    if wrong := unregistered(config) or _step(config):
-        return wrong
-    dead = without_gradient(config)
-    return f"no gradient reaches {', '.join(map(_short, dead))}" if dead else ""
+    """Whether the loss depends on every parameter, and on nothing else that is to be trained."""
+    return unregistered(config) or _step(config)
+
+
+def zeros(config: RunConfig) -> str:
+    """Whether every parameter of the user's own gets a gradient that is not 0.
+
+    That of a bias of keys is 0: it moves all scores of a query by one number, which a softmax takes
+    away. Attention of ablate's own has such biases.
+    """
+    named = dict(built(config).named_modules())
+
+    def own(parameter: str) -> bool:
+        ends = (at for at, letter in enumerate(parameter) if letter == ".")
+        above = [named[parameter[:at]] for at in ends]
+        return any(isinstance(one, Plain) or not _is_of_library(one) for one in above)
+
+    dead = without_gradient(config, smallest=1e-7)  # above rounding
+    said = ", ".join(map(_short, filter(own, dead)))
+    return f"that of {said} is 0: if so in a run, its loss does not train it" if said else ""
+
+
+def _is_of_library(module: nn.Module) -> bool:
+    return type(module).__module__.startswith(("ablate.", "torch."))
 
 
 def without_gradient(config: RunConfig, smallest: float = 1e-9) -> list[str]:
