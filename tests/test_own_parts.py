@@ -656,6 +656,18 @@ def test_a_part_that_prints_does_not_print_into_a_plan(
     assert made.cells[1].cost and made.notes is not None and not capsys.readouterr().out
 
 
+def test_trials_say_nothing_of_how_torch_calls_a_part_for_a_pack(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    own_mixer("""class X(nn.Module):
+    def forward(self, x):
+        x = x[:, None]
+        return nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)[:, 0]
+""")
+    assert not sizes.alone(small(mixer="own")) and "FAILED" not in verdicts("mixer", "own").values()
+    assert not [str(one.message) for one in recwarn]
+
+
 BOUNDED = """
     fields = (Field("bound", float, 1.0, "Largest value."),)
     def __init__(self, bound):
@@ -1424,7 +1436,6 @@ def test_a_gradient_of_0_is_noted_and_refused_by_nothing(what: str) -> None:
     assert found.pop("zeros") == "note" and set(found.values()) == {"ok"}
 
 
-@pytest.mark.filterwarnings("ignore:.*performance drop")
 def test_a_constraint_that_moved_weights_break_is_no_failure() -> None:
     own_mixer("""class X(nn.Module):
     def __init__(self, d_model):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,14 @@ FALL = 0.02  # nats, at least
 LONG = (256, 247)
 VOCABULARY = 1 << 10  # tokens of a model that planning tries, where no part has its own number
 TRIED = 1024  # tokens of a batch by which causality is tried; four sequences may be more
+
+
+@contextlib.contextmanager
+def unwarned() -> Iterator[None]:
+    """Keep out what torch says where vmap calls an operation once for each member."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")
+        yield
 
 
 def built(config: RunConfig, *seeds: int) -> Transformer:
@@ -219,6 +228,7 @@ def _is_of_library(module: nn.Module) -> bool:
     return type(module).__module__.startswith(("ablate.", "torch."))
 
 
+@unwarned()
 def without_gradient(config: RunConfig, smallest: float = 1e-9) -> list[str]:
     """Return the parameters whose gradient is 0 for a member of a pack of two.
 
@@ -410,6 +420,7 @@ def _equal(one: Tensor, other: Tensor | None) -> bool:
     return other is not None and one.shape == other.shape and torch.equal(one, other)
 
 
+@unwarned()
 def packed(config: RunConfig, seeds: Sequence[int] = SEEDS) -> str:
     """Whether members of a pack compute what they compute alone: logits and gradients."""
     given = tokens(config, len(seeds))
