@@ -325,12 +325,11 @@ _take: Callable[[Metric], None] | None = None  # gets metrics, while `collecting
 def collecting(take: Callable[[Metric], None]) -> Iterator[None]:
     """Give the metrics that are registered inside to a function, instead of `METRICS`."""
     global _take
-    assert _take is None
-    _take = take
+    before, _take = _take, take
     try:
         yield
     finally:
-        _take = None
+        _take = before
 
 
 def add(row: Metric) -> None:

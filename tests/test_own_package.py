@@ -377,25 +377,41 @@ def test_a_users_own_import_of_a_package_is_left_alone(
             del sys.modules[name]
 
 
-@pytest.mark.parametrize("name", ["src/mylab/parts.py", "alone.py"])
-def test_code_that_a_program_has_imported_itself_can_be_used(
-    name: str, lab: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+@pytest.mark.parametrize(
+    ("name", "module", "first"),
+    [
+        ("src/mylab/parts.py", "mylab.parts", "import"),
+        *(("alone.py", of, first) for of in ("alone", "labs.alone") for first in ("import", "use")),
+    ],
+)
+def test_code_that_a_program_imports_itself_can_be_used(
+    name: str,
+    module: str,
+    first: str,
+    lab: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recwarn: pytest.WarningsRecorder,
 ) -> None:
     """As in a notebook that imports a part of its own and loads a model with it."""
+    monkeypatch.syspath_prepend(str(lab.parent))
     monkeypatch.syspath_prepend(str(lab / "src"))
     monkeypatch.syspath_prepend(str(lab))
     measured = "\nfrom ablate import metric\n@metric('mine', goal='lower', meaning='x')\n"
     measured += "def mine(losses):\n    return losses\n"
     (lab / "alone.py").write_text(THIN.replace("from mylab.helpers import scale", measured))
-    level, module = ("lab", "mylab.parts") if "/" in name else ("thin", "alone")
+    level = "lab" if "/" in name else "thin"
+    module = module.replace("labs", lab.name)
+    (code,) = outside.find([name], lab)
+    if first == "import":
+        outside.use(())
     try:
         importlib.import_module(module)
-        mine = CATALOGUE["activation"][level]
         file = Path(sys.modules[module].__file__ or "")
-        (code,) = outside.find([name], lab)
+        outside.use([code])
         assert CATALOGUE["activation"][level].origin == (code.label,) and not recwarn.list
         outside.use(())
-        assert CATALOGUE["activation"][level] is mine
+        mine = CATALOGUE["activation"][level]
+        assert not mine.origin
         file.write_text(file.read_text() + "# edited\n")
         outside.use([code])
         assert str(file) in str(recwarn.pop(UserWarning).message)
@@ -408,8 +424,25 @@ def test_code_that_a_program_has_imported_itself_can_be_used(
         catalogue.remove(CATALOGUE["activation"][level])
         if level == "thin":
             metrics.remove(metrics.METRICS["mine"])
-        for one in [one for one in sys.modules if one.partition(".")[0] in ("mylab", "alone")]:
+        for one in [one for one in sys.modules if one.endswith("alone") or one.startswith("mylab")]:
             del sys.modules[one]
+
+
+def test_a_program_that_imports_another_version_of_used_code_is_told(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(lab))
+    file = lab / "alone.py"
+    file.write_text(THIN.replace("from mylab.helpers import scale", ""))
+    outside.find(["alone.py"], lab)
+    file.write_text(file.read_text() + "# edited\n")
+    try:
+        with pytest.warns(UserWarning, match=str(file)):
+            importlib.import_module("alone")
+    finally:
+        outside.use(())
+        catalogue.remove(CATALOGUE["activation"]["thin"])
+        del sys.modules["alone"]
 
 
 def keys(folder: Path, use: str, levels: str) -> dict[str, str]:

@@ -577,12 +577,12 @@ def collecting(
         refuse: Gets the error of each level that is refused; by default it is raised.
     """
     global _take, _refuse
-    assert _take is None
+    before = _take, _refuse
     _take, _refuse = take, refuse
     try:
         yield
     finally:
-        _take = _refuse = None
+        _take, _refuse = before
 
 
 def add(component: Component) -> None:
