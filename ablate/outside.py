@@ -31,6 +31,8 @@ Loaded: TypeAlias = tuple[loading.Space, list[Component | Metric]]
 # in code that registers operations of torch
 _OPERATIONS = re.compile(r"torch\.library|import library|TORCH_LIBRARY|load_(library|inline)\b")
 
+_REGISTERS = re.compile(rb"^@(\w+\.)?(level|metric)\(", re.MULTILINE)
+
 # what is known of sources → their modules, and the levels and metrics that are registered while
 # they are used
 _loaded: dict[tuple[Any, ...], Loaded] = {}
@@ -386,8 +388,13 @@ def _imports(frame: FrameType) -> bool:
 
 def _registers_nothing(code: Code) -> str:
     if code.files:
-        beside = "/" in code.name
-        example = f"{code.name}/parts.py" if beside else f"{loading.tops(code)[0]}.parts"
+        asked = tuple(f"{module.replace('.', '/')}/" for module in _modules(code))
+        files = [path for path, text in code.files.items() if _REGISTERS.search(text)]
+        files = [path for path in files if path.startswith(asked)] or files
+        path = files[0] if files else f"{loading.tops(code)[0]}/parts.py"
+        example = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        if "/" in code.name:
+            example = f"{code.name}/{path.partition('/')[2]}"
         return (
             f"{code.name} registers no level or metric when {' and '.join(_modules(code))} is"
             f' imported: import the module that does there, or name it, as in use = ["{example}"]'

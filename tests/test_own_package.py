@@ -188,7 +188,7 @@ def test_levels_of_a_package_are_studied_and_its_content_is_part_of_the_key(
     [
         (
             "[console_scripts]\nx = my_levels:x\n",
-            ["my-levels registers no level", "my_levels.parts"],
+            ["my-levels registers no level", '"my_levels.activations"'],
         ),
         ("[ablate.levels]\nx = my_levels.absent\n", ["my-levels: ModuleNotFoundError"]),
         ("[ablate.levels]\nx = my_levels\n", ["my-levels registers no level"]),
@@ -720,6 +720,25 @@ def test_a_package_that_cannot_be_used_is_one_line(use: str, said: list[str], la
         outside.find([use], lab)
     assert all(word in str(error.value) for word in said) and "\n" not in str(error.value)
     assert not CATALOGUE["activation"].names[7:] and "mylab" not in sys.modules
+
+
+def test_a_package_without_init_is_used_by_the_module_that_registers_levels(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python finds it in a folder of `PYTHONPATH`."""
+    (lab / "elsewhere" / "spaced" / "deep").mkdir(parents=True)
+    (lab / "elsewhere" / "bare" / "__pycache__").mkdir(parents=True)
+    text = THIN.replace("from mylab.helpers import scale", "")
+    (lab / "elsewhere" / "spaced" / "helpers.py").write_text("")
+    (lab / "elsewhere" / "spaced" / "deep" / "mine.py").write_text(text)
+    monkeypatch.syspath_prepend(str(lab / "elsewhere"))
+    for name in ("spaced", "spaced.deep"):
+        with pytest.raises(AblateError, match=r'use = \["spaced.deep.mine"\]'):
+            outside.find([name], lab)
+    outside.find(["spaced.deep.mine"], lab)
+    assert "thin" in CATALOGUE["activation"].names
+    with pytest.raises(AblateError, match="'bare' has no files"):
+        outside.find(["bare.parts"], lab)
 
 
 def test_a_folder_and_an_installed_package_of_one_name_are_not_confused(
