@@ -1294,6 +1294,7 @@ HARMLESS = {
         f"{MADE}self.mix = nn.Linear(d_model, d_model).requires_grad_(False)\n"
         "    def forward(self, x):\n        return self.mix(x)\n"
     ),
+    "a compiled function": ("def forward(self, x):\n        return compiled(x)\n"),
     "a compiled method": (
         f"{MADE}self.mix = nn.Linear(d_model, d_model)\n"
         "        self.f = torch.compile(self.inner)\n"
@@ -1309,7 +1310,9 @@ HARMLESS = {
 
 @pytest.mark.parametrize("what", HARMLESS)
 def test_a_part_that_leaves_nothing_behind_trains(what: str) -> None:
-    own_mixer(f"class X(nn.Module):\n    {HARMLESS[what]}")
+    before = "@torch.compile\ndef compiled(x):\n    return x * x.sigmoid()\n"
+    own_mixer(f"class X(nn.Module):\n    {HARMLESS[what]}", before)
+    assert sizes.count(small(mixer="own")).flops_per_token
     assert not sizes.alone(small(mixer="own"))
     assert {one.verdict for one in tried(CATALOGUE["mixer"]["own"])} == {"ok"}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -67,10 +68,15 @@ def params(config: RunConfig, n_layer: int) -> int:
 
 
 def _logits(model: Transformer, tokens: Tensor) -> Tensor:
-    """Return the logits of a run whose attention stays within documents if it is to."""
+    """Return the logits of a run whose attention stays within documents if it is to.
+
+    What a part compiles itself runs uncompiled: compiled, it needs data, and hides its operations.
+    """
     config = model.config
     starts = torch.zeros_like(tokens) if config.part("document_mask").within else None
-    logits: Tensor = model(tokens, *beside(config, tokens, starts))
+    compiles = "torch._dynamo" in sys.modules  # whose import takes long
+    with torch.compiler.set_stance("force_eager") if compiles else contextlib.nullcontext():
+        logits: Tensor = model(tokens, *beside(config, tokens, starts))
     return logits
 
 
