@@ -330,12 +330,11 @@ _take: Callable[[Metric], None] | None = None  # gets metrics, while `collecting
 def collecting(take: Callable[[Metric], None]) -> Iterator[None]:
     """Give the metrics that are registered inside to a function, instead of `METRICS`."""
     global _take
-    assert _take is None
-    _take = take
+    before, _take = _take, take
     try:
         yield
     finally:
-        _take = None
+        _take = before
 
 
 def add(row: Metric) -> None:
@@ -368,6 +367,11 @@ def remove(row: Metric) -> None:
     """Take a metric of a user's own out of `METRICS`, and its fields out of the catalogue."""
     del METRICS[row.name]
     catalogue.withdraw(row.fields, GROUP, {})
+
+
+def exchange(row: Metric) -> None:
+    """Put a metric in the place of one with the same name and fields."""
+    METRICS[row.name] = row
 
 
 def with_fields(origins: Collection[str] | None) -> list[Metric]:

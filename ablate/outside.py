@@ -12,7 +12,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -28,6 +28,11 @@ from ablate.units import listed
 
 Loaded: TypeAlias = tuple[loading.Space, list[Component | Metric]]
 
+# in code that registers operations of torch
+_OPERATIONS = re.compile(r"torch\.library|import library|TORCH_LIBRARY|load_(library|inline)\b")
+
+_REGISTERS = re.compile(rb"^@(\w+\.)?(level|metric)\(", re.MULTILINE)
+
 # what is known of sources → their modules, and the levels and metrics that are registered while
 # they are used
 _loaded: dict[tuple[Any, ...], Loaded] = {}
@@ -35,6 +40,7 @@ _present: Loaded | None = None  # what is used
 _sources: Sequence[Code] = ()  # of it
 _used: list[Component | Metric] = []  # what of it is registered
 _aside: list[Component | Metric] = []  # of the program itself, which these stand for
+_watching = ExitStack()  # what the program registers meanwhile
 _refused: list[str] | None = None  # errors of levels, while `refusing`
 
 
@@ -43,11 +49,11 @@ def refusing() -> Iterator[list[str]]:
     """Yield a list that gets the errors of levels that are refused inside, instead of raising."""
     global _refused
     found: list[str] = []
-    _refused = found
+    before, _refused = _refused, found
     try:
         yield found
     finally:
-        _refused = None
+        _refused = before
 
 
 def find(names: Sequence[str], folder: Path, models: Sequence[str] = ()) -> tuple[Code, ...]:
@@ -97,6 +103,8 @@ def use(sources: Sequence[Code]) -> tuple[Code, ...]:
                 _add(one)
                 _used.append(one)
             _present, _sources = loaded, tuple(sources)
+            for registry in (catalogue, measures):
+                _watching.enter_context(registry.collecting(_by_program))
     found = []
     for code in sources:
         told = {"levels": [[one.factor, one.name, one.meaning, one.source] for one in levels(code)]}
@@ -117,10 +125,41 @@ def restored_on_failure() -> Iterator[None]:
         raise
 
 
+@contextmanager
+def afresh() -> Iterator[None]:
+    """Use the code inside as another process would load it: none of it has been called yet.
+
+    What its calls have kept before, in names of files, classes, defaults, closures and caches, is
+    not there inside, and what they keep inside is gone afterwards. Of code that cannot be loaded
+    twice in a process, because it registers something by a name, only caches are emptied.
+    """
+    before = again = _present
+    # a second registration of an operation breaks the first one
+    if before and not any(_OPERATIONS.search(code.text or "") for code in _sources):
+        with suppress(AblateError), refusing():
+            again = _load(_sources)
+    _exchange(again)
+    try:
+        yield
+    finally:
+        _exchange(before)
+
+
+def _exchange(loaded: Loaded | None) -> None:
+    """Use these modules, levels and metrics in place of those of the same code."""
+    if loaded:
+        space, parts = loaded
+        space.enter()
+        loading.forget_cached()
+        for one in parts:
+            measures.exchange(one) if isinstance(one, Metric) else catalogue.exchange(one)
+
+
 def _withdraw() -> None:
     """Take back what is registered of code from outside, and its modules."""
     global _present, _sources
     _present, _sources = None, ()
+    _watching.close()
     while _used:
         _remove(_used.pop())
     while _aside:
@@ -141,41 +180,66 @@ def _put_aside(one: Component | Metric) -> bool:
 
     As with modules, the part that is used stands in its place until it is withdrawn.
     """
-    if isinstance(one, Metric):
-        other: Component | Metric | None = measures.METRICS.get(one.name)
-    else:
-        levels = CATALOGUE[one.factor].levels
-        other = next((level for level in levels if level.name == one.name), None)
-    if other is None or other.origin or _made(other) != _made(one):
+    other = _namesake(one)
+    if other is None or other.origin or not _is_of(one, other):
         return False
     _remove(other)
     _aside.append(other)
     return True
 
 
+def _by_program(one: Component | Metric) -> None:
+    """Register what the program registers as it imports a module, or put it aside."""
+    other = _namesake(one)
+    if other is None or not other.origin or not _is_of(other, one):
+        _add(one)
+        return
+    others = (before for before in _aside if _name(before) != _name(one))
+    _aside[:] = [*others, one]
+    _tell_others(_sources, [other])
+
+
+def _namesake(one: Component | Metric) -> Component | Metric | None:
+    """Return the level or metric that is registered with this name."""
+    if isinstance(one, Metric):
+        return measures.METRICS.get(one.name)
+    return next((own for own in CATALOGUE[one.factor].levels if own.name == one.name), None)
+
+
+def _name(one: Component | Metric) -> tuple[str, str]:
+    return "" if isinstance(one, Metric) else one.factor, one.name
+
+
+def _is_of(used: Component | Metric, mine: Component | Metric) -> bool:
+    """Whether a part that is used and one that the program has registered are of one module."""
+    (module, name), (imported, its) = map(_made, (used, mine))
+    if module.startswith(catalogue.OUTSIDE):  # a file, which the program may call by another name
+        file = getattr(sys.modules.get(imported), "__file__", None) or ""
+        module, imported = Path(used.origin[0].rpartition("@")[0]).stem, Path(file).stem
+    return (module, name) == (imported, its)
+
+
 def _made(one: Component | Metric) -> tuple[str, str]:
-    """Return the module and name of what is registered; of a file of its own, the file's."""
+    """Return the module and name of what is registered."""
     made: Any = one.made if isinstance(one, Metric) else type(one)
-    if made is None:  # a metric of ablate's own
-        return "ablate", one.name
-    module = made.__module__
-    if module.startswith(catalogue.OUTSIDE):
-        module = Path(one.origin[0].rpartition("@")[0]).stem
-    return module, made.__qualname__
+    return ("ablate", one.name) if made is None else (made.__module__, made.__qualname__)
 
 
 def _tell_others(sources: Sequence[Code], parts: Sequence[Component | Metric]) -> None:
     """Warn where the program has imported another version of the code of these parts."""
     labels = {one.origin[0] for one in parts}
+    importing = {_made(one)[0] for one in _aside}
     for code in sources:
         if code.label not in labels:
             continue
-        held = code.files or {Path(code.name).name: (code.text or "").encode()}
+        of_file = Path(code.name).name, (code.text or "").encode()
         others = []
         for name, module in list(sys.modules.items()):
             file = Path(getattr(module, "__file__", None) or "")
             end = "/__init__.py" if file.name == "__init__.py" else ".py"
-            kept = held.get(f"{name.replace('.', '/')}{end}")
+            kept = code.files.get(f"{name.replace('.', '/')}{end}")
+            if not code.files and name in importing and file.name == of_file[0]:
+                kept = of_file[1]
             with suppress(OSError):
                 if kept is not None and file.read_bytes() != kept:
                     others.append(str(file))
@@ -324,8 +388,13 @@ def _imports(frame: FrameType) -> bool:
 
 def _registers_nothing(code: Code) -> str:
     if code.files:
-        beside = "/" in code.name
-        example = f"{code.name}/parts.py" if beside else f"{loading.tops(code)[0]}.parts"
+        asked = tuple(f"{module.replace('.', '/')}/" for module in _modules(code))
+        files = [path for path, text in code.files.items() if _REGISTERS.search(text)]
+        files = [path for path in files if path.startswith(asked)] or files
+        path = files[0] if files else f"{loading.tops(code)[0]}/parts.py"
+        example = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        if "/" in code.name:
+            example = f"{code.name}/{path.partition('/')[2]}"
         return (
             f"{code.name} registers no level or metric when {' and '.join(_modules(code))} is"
             f' imported: import the module that does there, or name it, as in use = ["{example}"]'

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ablate import sizes
+from ablate import outside, sizes
 from ablate.components import CATALOGUE, Component
 from ablate.components.catalogue import OF_MODELS
 from ablate.config import RunConfig, resolve
 from ablate.errors import AblateError
-from ablate.metrics import Metric
+from ablate.metrics import METRICS, Metric
 from ablate.model import trial
 from ablate.text import Tokens, corpora, sources
 from ablate.text.tokenizers import Own, located
@@ -48,7 +48,8 @@ class Tried:
 
     Attributes:
         what: Its name, a key of `TRIALS`.
-        verdict: "ok", "FAILED", or "alone" for a level that works, but not in packs.
+        verdict: "ok", "FAILED", "alone" for a level that works, but not in packs, or "note" for
+            what may be meant.
         text: What holds, or what is wrong.
     """
 
@@ -71,13 +72,13 @@ class Trial:
         holds: What holds where nothing is found.
         run: Returns what is wrong, "" for nothing.
         needed: Whether other trials mean nothing without it.
-        fatal: Whether a level that fails it is wrong; else it is only slower.
+        otherwise: The verdict where something is found.
     """
 
     holds: str
     run: Callable[[RunConfig], str]
     needed: bool = False
-    fatal: bool = True
+    otherwise: str = "FAILED"
 
 
 TRIALS = {
@@ -87,7 +88,10 @@ TRIALS = {
     ),
     "causality": Trial("no token sees a later one, or another sequence", trial.causality),
     "gradients": Trial("a gradient reaches every parameter", trial.gradients),
-    "packs": Trial("a member of a pack computes what it computes alone", trial.packed, fatal=False),
+    "zeros": Trial("no parameter has a gradient of 0", trial.zeros, otherwise="note"),
+    "packs": Trial(
+        "a member of a pack computes what it computes alone", trial.packed, otherwise="alone"
+    ),
     "sizes": Trial("the model has the parameters that are planned", sized),
     "learning": Trial(f"the loss falls within {trial.STEPS} steps", trial.learns),
 }
@@ -112,8 +116,7 @@ def tried(component: Component) -> Iterator[Tried]:
             wrong = one.run(config)
         except Exception as error:
             wrong = trial.said(config, error)
-        verdict = "FAILED" if one.fatal else "alone"
-        yield Tried(what, verdict if wrong else "ok", wrong or one.holds)
+        yield Tried(what, one.otherwise if wrong else "ok", wrong or one.holds)
         if wrong and one.needed:
             return
 
@@ -130,16 +133,22 @@ def tried_metric(row: Metric) -> Iterator[Tried]:
     config = resolve({**SMALL, "n_vocab": 256})
     given = random_tokens(config, 4, "cpu")
 
-    def sums(first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def metric() -> OwnMetric:
+        return OwnMetric(METRICS[row.name], config, [bytes([k]) for k in range(256)])
+
+    def sums(made: OwnMetric, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
         part = {name: of[first:last] for name, of in given.items()}
         return made.sums(part, torch.ones_like(part["targets"], dtype=torch.bool))
 
     try:
-        made = OwnMetric(row, config, [bytes([k]) for k in range(256)])
-        whole, (head, tail) = sums(0, 4), (sums(0, 1), sums(1, 4))
+        made = metric()
+        whole, (head, tail) = sums(made, 0, 4), (sums(made, 0, 1), sums(made, 1, 4))
         made.value(*whole)
+        with outside.afresh():
+            elsewhere = sums(metric(), 0, 4)
+        again = sums(made, 0, 4), elsewhere
         wrong = {
-            "determinism": not torch.equal(whole[0], sums(0, 4)[0]),
+            "determinism": not all(torch.equal(whole[0], one[0]) for one in again),
             "windows": not torch.allclose(whole[0], head[0] + tail[0]),
         }
     except AblateError as error:
@@ -164,8 +173,10 @@ def _tried_tokenizer(component: Component) -> Iterator[Tried]:
         made = Own(located(component.name, {}))
         tokens = made.encode(pieces)
         decoded = [made.decode(one).encode() for one in tokens]
+        with outside.afresh():
+            again = Own(located(component.name, {})).encode(pieces)
         wrong = {
-            "determinism": tokens != Own(located(component.name, {})).encode(pieces),
+            "determinism": tokens != again,
             "round trip": decoded != pieces,
             "bytes": [b"".join(made.spelling[k] for k in one) for one in tokens] != decoded,
         }
@@ -186,7 +197,9 @@ def _trains(config: RunConfig) -> str:
     try:
         begun = _begun(config)
         initial = [parameter.detach().clone() for parameter in begun.model.parameters()]
-        once, again = _losses(begun), _losses(_begun(config))
+        once = _losses(begun)
+        with outside.afresh():
+            again = _losses(_begun(config))
         half, rest = _begun(config), _begun(config)
         _losses(half, config.steps // 2)
         rest.load_state(half.state(), torch.tensor([0]))

@@ -376,6 +376,10 @@ def _content(package: Package, about: Mapping[str, Any]) -> Code:
             paths |= {f"{top}/{inner}": path for inner, path in _files(root, "", ())}
         else:
             paths[root.name] = root
+    if not paths:
+        raise AblateError(
+            f"package {package.name!r} has no files: {listed(map(str, package.roots.values()))}"
+        )
     sizes = {name: path.stat().st_size for name, path in paths.items()}
     if sum(sizes.values()) > MOST:
         largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:3]

@@ -310,11 +310,13 @@ def test_a_metric_of_tokens_does_not_compare_tokenizers(tmp_path: Path) -> None:
         ("losses", set()),
         ("losses - losses.mean()", {"windows"}),
         ("losses * torch.rand(())", {"determinism", "windows"}),
+        ("losses * KEPT.setdefault(0, torch.rand(()))", {"determinism"}),
         ("losses[0]", {"shapes"}),
     ],
 )
 def test_trials_of_a_metric(returned: str, failed: set[str]) -> None:
-    code = 'import torch\nfrom ablate import metric\n@metric("own", goal="lower", meaning="x")\n'
+    code = "import torch\nfrom ablate import metric\nKEPT = {}\n"
+    code += '@metric("own", goal="lower", meaning="x")\n'
     outside.use([of_text("own.py", f"{code}def own(losses):\n    return {returned}\n")])
     found = tried_metric(metrics.METRICS["own"])
     assert {one.what for one in found if one.verdict == "FAILED"} == failed
@@ -487,12 +489,26 @@ def test_a_tokenizer_that_does_not_serve_is_one_line(
 
 def test_trials_of_a_tokenizer() -> None:
     lossy = TOKENIZERS.replace("list(text.encode())", "list(text.lower().encode())")
-    outside.use([of_text("own.py", lossy)])
+    drawn = """
+import random
+ORDER = []
+
+@level("tokenizer", "drawn", meaning="bytes in an order that the first call draws")
+class Drawn(Bytes):
+    def order(self):
+        ORDER or ORDER.extend(random.sample(range(256), 256))
+        return ORDER
+    def encode(self, text):
+        return [self.order()[one] for one in text.encode()]
+    def decode(self, tokens):
+        return bytes(map(self.order().index, tokens))
+"""
+    outside.use([of_text("own.py", lossy + drawn)])
     verdicts = {
         name: {one.what for one in tried(CATALOGUE["tokenizer"][name]) if one.verdict != "ok"}
-        for name in ("own_bytes", "words")
+        for name in ("own_bytes", "words", "drawn")
     }
-    assert verdicts == {"own_bytes": {"round trip"}, "words": set()}
+    assert verdicts == {"own_bytes": {"round trip"}, "words": set(), "drawn": {"determinism"}}
 
 
 CHANGED = {  # of as many bytes as the text, or nearly

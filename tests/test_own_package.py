@@ -188,7 +188,7 @@ def test_levels_of_a_package_are_studied_and_its_content_is_part_of_the_key(
     [
         (
             "[console_scripts]\nx = my_levels:x\n",
-            ["my-levels registers no level", "my_levels.parts"],
+            ["my-levels registers no level", '"my_levels.activations"'],
         ),
         ("[ablate.levels]\nx = my_levels.absent\n", ["my-levels: ModuleNotFoundError"]),
         ("[ablate.levels]\nx = my_levels\n", ["my-levels registers no level"]),
@@ -377,25 +377,41 @@ def test_a_users_own_import_of_a_package_is_left_alone(
             del sys.modules[name]
 
 
-@pytest.mark.parametrize("name", ["src/mylab/parts.py", "alone.py"])
-def test_code_that_a_program_has_imported_itself_can_be_used(
-    name: str, lab: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+@pytest.mark.parametrize(
+    ("name", "module", "first"),
+    [
+        ("src/mylab/parts.py", "mylab.parts", "import"),
+        *(("alone.py", of, first) for of in ("alone", "labs.alone") for first in ("import", "use")),
+    ],
+)
+def test_code_that_a_program_imports_itself_can_be_used(
+    name: str,
+    module: str,
+    first: str,
+    lab: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recwarn: pytest.WarningsRecorder,
 ) -> None:
     """As in a notebook that imports a part of its own and loads a model with it."""
+    monkeypatch.syspath_prepend(str(lab.parent))
     monkeypatch.syspath_prepend(str(lab / "src"))
     monkeypatch.syspath_prepend(str(lab))
     measured = "\nfrom ablate import metric\n@metric('mine', goal='lower', meaning='x')\n"
     measured += "def mine(losses):\n    return losses\n"
     (lab / "alone.py").write_text(THIN.replace("from mylab.helpers import scale", measured))
-    level, module = ("lab", "mylab.parts") if "/" in name else ("thin", "alone")
+    level = "lab" if "/" in name else "thin"
+    module = module.replace("labs", lab.name)
+    (code,) = outside.find([name], lab)
+    if first == "import":
+        outside.use(())
     try:
         importlib.import_module(module)
-        mine = CATALOGUE["activation"][level]
         file = Path(sys.modules[module].__file__ or "")
-        (code,) = outside.find([name], lab)
+        outside.use([code])
         assert CATALOGUE["activation"][level].origin == (code.label,) and not recwarn.list
         outside.use(())
-        assert CATALOGUE["activation"][level] is mine
+        mine = CATALOGUE["activation"][level]
+        assert not mine.origin
         file.write_text(file.read_text() + "# edited\n")
         outside.use([code])
         assert str(file) in str(recwarn.pop(UserWarning).message)
@@ -408,8 +424,25 @@ def test_code_that_a_program_has_imported_itself_can_be_used(
         catalogue.remove(CATALOGUE["activation"][level])
         if level == "thin":
             metrics.remove(metrics.METRICS["mine"])
-        for one in [one for one in sys.modules if one.partition(".")[0] in ("mylab", "alone")]:
+        for one in [one for one in sys.modules if one.endswith("alone") or one.startswith("mylab")]:
             del sys.modules[one]
+
+
+def test_a_program_that_imports_another_version_of_used_code_is_told(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(lab))
+    file = lab / "alone.py"
+    file.write_text(THIN.replace("from mylab.helpers import scale", ""))
+    outside.find(["alone.py"], lab)
+    file.write_text(file.read_text() + "# edited\n")
+    try:
+        with pytest.warns(UserWarning, match=str(file)):
+            importlib.import_module("alone")
+    finally:
+        outside.use(())
+        catalogue.remove(CATALOGUE["activation"]["thin"])
+        del sys.modules["alone"]
 
 
 def keys(folder: Path, use: str, levels: str) -> dict[str, str]:
@@ -687,6 +720,25 @@ def test_a_package_that_cannot_be_used_is_one_line(use: str, said: list[str], la
         outside.find([use], lab)
     assert all(word in str(error.value) for word in said) and "\n" not in str(error.value)
     assert not CATALOGUE["activation"].names[7:] and "mylab" not in sys.modules
+
+
+def test_a_package_without_init_is_used_by_the_module_that_registers_levels(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python finds it in a folder of `PYTHONPATH`."""
+    (lab / "elsewhere" / "spaced" / "deep").mkdir(parents=True)
+    (lab / "elsewhere" / "bare" / "__pycache__").mkdir(parents=True)
+    text = THIN.replace("from mylab.helpers import scale", "")
+    (lab / "elsewhere" / "spaced" / "helpers.py").write_text("")
+    (lab / "elsewhere" / "spaced" / "deep" / "mine.py").write_text(text)
+    monkeypatch.syspath_prepend(str(lab / "elsewhere"))
+    for name in ("spaced", "spaced.deep"):
+        with pytest.raises(AblateError, match=r'use = \["spaced.deep.mine"\]'):
+            outside.find([name], lab)
+    outside.find(["spaced.deep.mine"], lab)
+    assert "thin" in CATALOGUE["activation"].names
+    with pytest.raises(AblateError, match="'bare' has no files"):
+        outside.find(["bare.parts"], lab)
 
 
 def test_a_folder_and_an_installed_package_of_one_name_are_not_confused(

@@ -67,6 +67,18 @@ def test_the_pages_metric_and_tokenizer_can_be_studied(
         assert (kinds["loss"] / math.log(2) / kinds["bits_per_byte"])["four_words"].gt(1).all()
 
 
+def test_what_a_part_prints_stands_below_its_verdicts(ablate: Run, tmp_path: Path) -> None:
+    text = blocks("python")["my_parts.py"].replace("import torch\n", "import sys, torch\n", 1)
+    said = 'print("shape")\n        print("warned", file=sys.stderr)\n        return self.gain'
+    (tmp_path / "my_parts.py").write_text(text.replace("return self.gain", said))
+    code, out, err = ablate("check", "my_parts.py")
+    assert code == 0 and not err
+    assert [line.split() for line in out.splitlines()[-2:]] == [
+        ["prints", "shape"],
+        ["prints", "warned"],
+    ]
+
+
 @pytest.mark.usefixtures("svg_only")
 @pytest.mark.timeout(300)
 def test_the_page_can_be_followed(ablate: Run, tmp_path: Path) -> None:
@@ -153,7 +165,7 @@ class Peeks(Model):
 def test_a_whole_model_is_tried_without_a_study(ablate: Run, tmp_path: Path) -> None:
     (tmp_path / "my_model.py").write_text(MODEL)
     code, out, _ = ablate("check", "my_model.py:Model")
-    assert code == 0 and "architecture = my_model.py:Model" in out and out.count("\n  ok") == 7
+    assert code == 0 and "architecture = my_model.py:Model" in out and out.count("\n  ok") == 8
     code, out, _ = ablate("check", "my_model.py:Peeks")
     assert code == 1 and "FAILED causality" in out and out.count("FAILED") == 1
     code, _, error = ablate("check", "my_model.py")

@@ -4,7 +4,7 @@ metrics."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,6 +74,6 @@ def check(
 
 
 def _next(trials: Iterator[Tried], printed: StringIO) -> Tried | None:
-    """Return what came of the next trial, and take what the part prints meanwhile."""
-    with redirect_stdout(printed):
+    """Return what came of the next trial, and take what the part prints and warns of meanwhile."""
+    with redirect_stdout(printed), redirect_stderr(printed):
         return next(trials, None)

@@ -577,12 +577,12 @@ def collecting(
         refuse: Gets the error of each level that is refused; by default it is raised.
     """
     global _take, _refuse
-    assert _take is None
+    before = _take, _refuse
     _take, _refuse = take, refuse
     try:
         yield
     finally:
-        _take = _refuse = None
+        _take, _refuse = before
 
 
 def add(component: Component) -> None:
@@ -643,6 +643,11 @@ def declare(
     for own in fields:
         _PARTS.setdefault(own.name, []).append((group, dict(needs)))
         _declared(own)
+
+
+def exchange(component: Component) -> None:
+    """Put a level in the place of one with the same name and fields."""
+    _LEVELS[component.factor][component.name] = component
 
 
 def remove(component: Component) -> None:

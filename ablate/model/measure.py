@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -16,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from ablate import loading
+from ablate import outside
 from ablate.components import Counts
 from ablate.components.base import Parts
 from ablate.config import RunConfig
@@ -30,18 +31,12 @@ R = TypeVar("R")
 
 
 def apart(function: Callable[P, R]) -> Callable[P, R]:
-    """Keep what a part of the user's own prints out of what a plan prints.
-
-    What its functions cache here is forgotten: these are tensors without data.
-    """
+    """Keep what a part of the user's own prints out of what a plan prints."""
 
     @functools.wraps(function)
     def quiet(*given: P.args, **named: P.kwargs) -> R:
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                return function(*given, **named)
-        finally:
-            loading.forget_cached()
+        with contextlib.redirect_stdout(io.StringIO()):
+            return function(*given, **named)
 
     return quiet
 
@@ -65,17 +60,23 @@ def parts(config: RunConfig) -> Parts:
 @apart
 def params(config: RunConfig, n_layer: int) -> int:
     """Return the parameters of a model with this number of blocks, as `parts` counts them."""
-    if not config.part("architecture").of_blocks:
-        return _built(config).n_params
-    one, two = (_built(config.model_copy(update={"n_layer": n})).n_params for n in (1, 2))
+    with outside.afresh():
+        if not config.part("architecture").of_blocks:
+            return _built(config).n_params
+        one, two = (_built(config.model_copy(update={"n_layer": n})).n_params for n in (1, 2))
     return one + (n_layer - 1) * (two - one)
 
 
 def _logits(model: Transformer, tokens: Tensor) -> Tensor:
-    """Return the logits of a run whose attention stays within documents if it is to."""
+    """Return the logits of a run whose attention stays within documents if it is to.
+
+    What a part compiles itself runs uncompiled: compiled, it needs data, and hides its operations.
+    """
     config = model.config
     starts = torch.zeros_like(tokens) if config.part("document_mask").within else None
-    logits: Tensor = model(tokens, *beside(config, tokens, starts))
+    compiles = "torch._dynamo" in sys.modules  # whose import takes long
+    with torch.compiler.set_stance("force_eager") if compiles else contextlib.nullcontext():
+        logits: Tensor = model(tokens, *beside(config, tokens, starts))
     return logits
 
 
@@ -119,17 +120,20 @@ def _count(config: RunConfig) -> _Count:
     """Count a model of one member and one sequence of n_ctx tokens.
 
     Operations of plain modules may lack a version without data: they are then counted with data,
-    on the CPU, if the model is small.
+    on the CPU, if the model is small. Tensors that they keep would be of no use on another device.
     """
-    model = _built(config)
-    sizes = model.n_params, _n_body(model)
+    with outside.afresh():
+        model = _built(config)
+        sizes = model.n_params, _n_body(model)
     if all(one.plain is None for one in config.parts):
         return _Count(*sizes, _flops(model, "meta") or 0, _kept_per_token(config), True)
     for device in ("meta", *(["cpu"] if model.n_params <= LARGEST else [])):
         with contextlib.suppress(Exception):
-            flops = _flops(_built(config, device), device)
+            with outside.afresh():
+                flops = _flops(_built(config, device), device)
             if flops is not None:
-                return _Count(*sizes, flops, _kept_per_token(config), True)
+                with outside.afresh():
+                    return _Count(*sizes, flops, _kept_per_token(config), True)
     return _Count(*sizes)
 
 

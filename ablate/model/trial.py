@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import traceback
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
-from ablate import code, loading
+from ablate import code, outside
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.model import measure
@@ -32,6 +35,14 @@ FALL = 0.02  # nats, at least
 LONG = (256, 247)
 VOCABULARY = 1 << 10  # tokens of a model that planning tries, where no part has its own number
 TRIED = 1024  # tokens of a batch by which causality is tried; four sequences may be more
+
+
+@contextlib.contextmanager
+def unwarned() -> Iterator[None]:
+    """Keep out what torch says where vmap calls an operation once for each member."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")
+        yield
 
 
 def built(config: RunConfig, *seeds: int) -> Transformer:
@@ -191,13 +202,33 @@ def causality(config: RunConfig) -> str:
 
 
 def gradients(config: RunConfig) -> str:
-    """Whether every parameter of every member of a pack gets a gradient that is not 0."""
-    if wrong := unregistered(config) or _step(config):
-        return wrong
-    dead = without_gradient(config)
-    return f"no gradient reaches {', '.join(map(_short, dead))}" if dead else ""
+    """Whether the loss depends on every parameter, and on nothing else that is to be trained."""
+    return unregistered(config) or _step(config)
 
 
+def zeros(config: RunConfig) -> str:
+    """Whether every parameter of the user's own gets a gradient that is not 0.
+
+    That of a bias of keys is 0: it moves all scores of a query by one number, which a softmax takes
+    away. Attention of ablate's own has such biases.
+    """
+    named = dict(built(config).named_modules())
+
+    def own(parameter: str) -> bool:
+        ends = (at for at, letter in enumerate(parameter) if letter == ".")
+        above = [named[parameter[:at]] for at in ends]
+        return any(isinstance(one, Plain) or not _is_of_library(one) for one in above)
+
+    dead = without_gradient(config, smallest=1e-7)  # above rounding
+    said = ", ".join(map(_short, filter(own, dead)))
+    return f"that of {said} is 0: if so in a run, its loss does not train it" if said else ""
+
+
+def _is_of_library(module: nn.Module) -> bool:
+    return type(module).__module__.startswith(("ablate.", "torch."))
+
+
+@unwarned()
 def without_gradient(config: RunConfig, smallest: float = 1e-9) -> list[str]:
     """Return the parameters whose gradient is 0 for a member of a pack of two.
 
@@ -300,10 +331,19 @@ def deterministic(config: RunConfig) -> str:
             f"a call registers {_short(new[0])}: do so in the constructor, or give a buffer that"
             " the first call fills persistent=False"
         )
-    loading.forget_cached()  # tables that are drawn differ then
     logits_of(fresh, other)
     if not torch.equal(first, logits_of(fresh, given)):
         return "equal weights give other numbers: an earlier call may have stored something"
+    with outside.afresh():  # what is drawn differs then
+        elsewhere = built(config)
+        alike = not _changed(initial, _held(elsewhere))
+        logits_of(elsewhere, other)
+        if not alike or not torch.equal(first, logits_of(elsewhere, given)):
+            return (
+                "another process would compute other numbers: it keeps what it draws, such as a"
+                " table, outside of the module; draw it in the constructor, and register it, as in"
+                " self.register_buffer(name, tensor)"
+            )
     seed = config.weights_seed + 1
     next_ = moved(config, seed)
     model.initialise((seed,))  # as the next run does in the same model
@@ -380,6 +420,7 @@ def _equal(one: Tensor, other: Tensor | None) -> bool:
     return other is not None and one.shape == other.shape and torch.equal(one, other)
 
 
+@unwarned()
 def packed(config: RunConfig, seeds: Sequence[int] = SEEDS) -> str:
     """Whether members of a pack compute what they compute alone: logits and gradients."""
     given = tokens(config, len(seeds))
@@ -450,12 +491,26 @@ def learns(config: RunConfig) -> str:
 
 def said(config: RunConfig, error: Exception) -> str:
     """Return the first sentence of an error of a model's module, with the line of its file."""
+    if _recomputes(error):
+        return (
+            f"{_parts(config)}: torch.utils.checkpoint would call the part again in the backward"
+            " pass, when it no longer has its weights: call the function itself; where memory is"
+            " short, ablate reads fewer sequences at once, and recomputes its own blocks"
+        )
     text = " ".join(str(error).split()).partition(". ")[0][:200]
     place = code.place(error, config.code)
     if text.startswith(_parts(config)):
         return text
     where = f" ({place})" if place else ""
     return f"{_parts(config)}{where}: {type(error).__name__}{f': {text}' if text else ''}"
+
+
+def _recomputes(error: Exception) -> bool:
+    """Whether it is raised as a backward pass calls what torch.utils.checkpoint has called."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    backward = torch.autograd.graph.__file__
+    inside = files[files.index(backward) :] if backward in files else []
+    return torch.utils.checkpoint.__file__ in inside
 
 
 def _parts(config: RunConfig) -> str:
