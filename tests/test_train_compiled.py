@@ -483,34 +483,6 @@ def test_a_pack_trains_on_a_gpu(mode: str, no_cached_steps: None) -> None:
 
 
 @cuda
-def test_an_evaluation_takes_the_memory_of_steps_of_other_shapes(
-    no_cached_steps: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (expected,) = run(config(), device="cuda")
-    run(config(batch_tokens=1 << 18, steps=2), device="cuda")
-    gc.collect()
-    torch.cuda.empty_cache()
-    free, need = 200 << 20, 500 << 20  # less than the large step holds
-    assert torch.cuda.memory_reserved() > need
-    held_out = Evaluator.held_out
-
-    def large(evaluator: Evaluator) -> Any:
-        torch.empty(need, dtype=torch.uint8, device="cuda")
-        return held_out(evaluator)
-
-    monkeypatch.setattr(Evaluator, "held_out", large)
-    total = torch.cuda.mem_get_info()[1]
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + free) / total)
-    try:
-        (events,) = run(config(), device="cuda")
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-    assert [one.step.config.batch_tokens for one in compiled.step_cache.values()] == [64]
-    assert events.end["status"] == "complete"
-    assert events.finals()["loss", 0] == pytest.approx(expected.finals()["loss", 0], abs=1e-4)
-
-
-@cuda
 def test_a_gpu_resumes(tmp_path: Any, no_cached_steps: None) -> None:
     asked = iter(range(100))
     (whole,) = run(config(), device="cuda")
