@@ -91,6 +91,19 @@ def trained(folder: Path, name: str, text: str) -> str:
     return str(folder / name)
 
 
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_commands_say_which_runs_keep_the_points_of_their_curves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = trained(tmp_path, "x.db", FILE)
+    Path("wiring.toml").write_text(FILE + "[eval]\npoints = 8\n")
+    for times in range(2):  # the second time the study in the database has 8
+        done = CliRunner().invoke(app, [command, "wiring.toml", "--db", path])
+        assert done.exit_code == 0, done.output
+        assert "6 complete runs keep 5 points" in " ".join(done.output.split()), times
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -27,7 +27,7 @@ from matplotlib.lines import Line2D
 from scipy import stats
 
 from ablate import analysis, figures, units
-from ablate.figures import compare, fonts, style
+from ablate.figures import compare, fonts, style, training
 from ablate.figures.cost import front
 from ablate.figures.rates import far as far_at_rates
 
@@ -514,10 +514,24 @@ def test_arms_over_an_ordered_factor_are_shifted_and_at_their_levels(
 
 
 def test_an_arm_within_the_noise_of_seeds_stays_in_the_picture() -> None:
-    assert style.near([0.0, 0.01, 0.01, 0.02, 0.13]) == [True] * 4 + [False]
-    assert all(style.near([0.0, 0.01, 0.01, 0.02, 0.13], spread=0.2))
+    arms = [0.0, 0.01, 0.01, 0.02, 0.13]
+    assert near(arms) == [True] * 4 + [False]
+    assert all(style.near([(arm - 0.02, arm + 0.02) for arm in arms]))
     # half of the arms are no outliers
-    assert style.near([0.04, 0.05, 0.04, 0.2, 0.2, 0.2, 0.2, 0.03]) == [True] * 8
+    assert near([0.04, 0.05, 0.04, 0.2, 0.2, 0.2, 0.2, 0.03]) == [True] * 8
+
+
+def near(values: list[float], best: int | None = None) -> list[bool]:
+    return style.near([(value, value) for value in values], best)
+
+
+def test_an_arm_is_left_out_only_where_that_lets_others_be_read() -> None:
+    assert all(near([0.98, 0.99, 1.105])), "two arms a tenth of the axis apart can be read"
+    assert near([0.98, 0.981, 1.105]) == [True, True, False]
+    assert near([2.718, 2.737, 2.7371]) == [False, True, True]
+    assert all(near([2.718, 2.737, 2.7371], best=0)), "the best arm is always shown"
+    # the axis of curves that fall by 1 hardly becomes shorter
+    assert all(style.near([(at, at) for at in (1, 1.001, 1.1)], extents=[(1, 2), (1, 2), (1.1, 2)]))
 
 
 def test_ticks_of_an_axis_have_equally_many_decimals() -> None:
@@ -721,6 +735,20 @@ def test_rates_of_a_line_far_from_the_others_are_a_value_beside_its_name() -> No
     assert ax.get_ylim()[1] < 1.3
 
 
+def test_rates_of_the_best_line_are_on_the_axis_however_far_from_the_others_it_is() -> None:
+    for goal, best in (("min", 2.0), ("max", 3.5)):
+        frame = tuned_to({"serial": 2.737, "parallel": 2.7371, "concat": best})
+        if goal == "max":
+            frame["metric"] = (
+                2 * frame.groupby("arm", observed=True)["metric"].transform("min")
+                - (frame["metric"])
+            )
+        ax = figures.rates(frame, {}, goal=goal)
+        low, high = ax.get_ylim()
+        assert low < best < high and entries(ax) == ["serial", "parallel", "concat"]
+        assert not far_at_rates(frame, goal=goal)
+
+
 def test_a_value_that_differs_between_panels_stands_in_their_titles() -> None:
     first, second = tuned_to(BESTS), tuned_to(BESTS | {"no-skip": 4.0})
     for frames, shared, titles in (
@@ -838,9 +866,8 @@ def test_families_far_apart_have_an_axis_each() -> None:
 
 
 def test_arms_beyond_a_gap_do_not_squeeze_the_others_however_many_they_are() -> None:
-    near = style.near
     assert near([0.01, 0.02, 0.04, 0.05, 0.5, 0.6, 0.7]) == [True] * 4 + [False] * 3
-    assert near([0.01, 0.02, 0.04, 0.07, 0.12, 0.2, 0.35]) == [True] * 7, "no gap of six times"
+    assert near([0.01, 0.02, 0.04, 0.07, 0.12, 0.2, 0.35]) == [True] * 7, "no gap"
     assert near([0.01, 0.5, 0.6]) == [True] * 3, "most are there"
     assert near([0.0, 0.0, 0.0, 0.2]) == [True] * 4, "no distance to compare with"
 
@@ -900,3 +927,45 @@ def test_a_curve_has_its_end_in_words_only_beyond_the_axis_and_as_it_was_measure
     assert (names(closer)[-1] == "d") is bool(low <= 1.9 <= high)
     gaps = figures.gaps(frame, places={"d": 1}).figure.legends[0].get_texts()
     assert "d (ends at +9.0)" in [text.get_text() for text in gaps]
+
+
+def test_the_colours_of_a_heat_map_cover_all_cells_but_a_few_far_off() -> None:
+    def scale(values: list[float]) -> tuple[float, float]:
+        places = [(f"{at % 2}", f"{at // 2}") for at in range(len(values))]
+        frame = pd.DataFrame(places, columns=["x", "y"]).assign(metric=values)
+        ax = figures.heat(frame, x="x", y="y")
+        assert compare.beyond(frame, x="x", y="y") is (
+            max(values) > ax.collections[0].get_clim()[1]
+        )
+        return ax.collections[0].get_clim()
+
+    noise = [2.7098, 2.71, 2.7101, 2.7102, 2.697, 2.761]
+    assert scale(noise) == (2.697, 2.761)
+    assert scale([1.1, 1.2, 1.3, 1.15, 1.25, 9.0]) == (1.1, 1.3)
+
+
+def trained(steps: dict[int, tuple[int, ...]]) -> pd.DataFrame:
+    """The curves of runs of one arm, each at steps of its own, that fall to their number."""
+    rows = [("a", run, step, run + 10.0 - step / 10) for run, of in steps.items() for step in of]
+    frame = pd.DataFrame(rows, columns=["arm", "run", "step", "value"])
+    return frame.assign(tokens=frame["step"])
+
+
+def test_a_mean_over_seeds_is_over_all_of_them_at_every_step() -> None:
+    """Seeds that were added after `[eval] points` changed have other steps."""
+    few, many = (20, 39), (7, 13, 20, 26, 33, 39)
+    (arm,) = figures.summary(trained({0: few, 1: few, 6: many}))
+    assert list(arm.points["x"]) == [20, 39]
+    assert list(arm.points["mean"]) == pytest.approx([7 / 3 + 8, 7 / 3 + 6.1])
+    assert list(arm.points["high"]) == pytest.approx([14, 12.1])
+    # where no step is shared, curves are read between their points
+    (arm,) = figures.summary(trained({0: (10, 20, 40), 2: (5, 15, 25, 40)}))
+    assert list(arm.points["x"]) == [10, 20, 40]
+    assert list(arm.points["mean"]) == pytest.approx([10, 9, 7])
+
+
+def test_the_start_of_curves_with_few_points_is_on_the_axis() -> None:
+    few, many = (trained({0: tuple(range(1, 101, step))}) for step in (25, 1))
+    for frame, shown in ((few, True), (many, False)):
+        assert bool(figures.curves(frame).get_ylim()[1] > frame["value"].max()) is shown
+        assert training.cut(figures.summary(frame)) is not shown

@@ -625,9 +625,54 @@ def test_each_stratum_has_an_axis_that_fits_its_own_visible_lines(tab: Page) -> 
     for panel, layers in enumerate(("4", "12")):
         low, high = (signal(tab, f"y{panel}_{end}") for end in ("low", "high"))
         ends = [value("parallel", layers, seed, 500) for seed in range(SEEDS)]
-        late = max(value("parallel", layers, seed, 200) for seed in range(SEEDS))
-        assert low < min(ends) and max(ends) < late < high < late + 0.1 * (late - low)
+        first = max(value("parallel", layers, seed, STEPS[0]) for seed in range(SEEDS))
+        assert low < min(ends) and max(ends) < first < high < first + 0.1 * (first - low)
     assert tab.value("document.querySelector('#explore-beyond').textContent") == ""
+
+
+def test_the_start_of_long_curves_is_beyond_the_axis_until_all_is_asked_for(
+    tab: Page, studied: SimpleNamespace
+) -> None:
+    newer = json.loads(json.dumps(studied.found))
+    (loss,) = newer["series"]
+    steps = range(5, 501, 5)
+    whole = next(at for at, of in enumerate(loss["steps"]) if of == list(STEPS))
+    loss["steps"][whole] = list(steps)
+    for at, of in enumerate(column(loss["at"])):
+        if of == whole:
+            loss["values"][at] = [2 + 5 * math.exp(-step / 20) for step in steps]
+    tab.value(f"ablateExplore.update({json.dumps(newer)})")
+    assert signal(tab, "y0_high") < 3
+    tab.click("#explore-whole")
+    assert signal(tab, "y0_high") > 5
+
+
+def test_the_best_line_is_on_the_axis_and_a_mean_is_over_all_seeds_at_each_step(
+    tab: Page, studied: SimpleNamespace
+) -> None:
+    tab.choose("#explore-stratum", "=n_layer=12")
+    newer = json.loads(json.dumps(studied.found))
+    (loss,) = newer["series"]
+    names = {number: of for of, number in studied.numbers.items()}
+    for at, run in enumerate(column(loss["run"])):
+        arm, layers, seed = names.get(run, ("", "", 0))  # "": a run made to tune
+        if layers == "12":
+            level = {"serial": 2.0, "parallel": 2.0002, "concat": 2.0004, "no-skip": 1.0}[arm]
+            loss["values"][at] = [level] * len(loss["values"][at])
+            if (arm, seed) == ("serial", 2):  # a seed with other points
+                loss["steps"].append([150, 200, 500])
+                loss["values"][at] = [2.3, 2.6, 2.0]
+                places = column(loss["at"])
+                places[at] = len(loss["steps"]) - 1
+                loss["at"] = places
+    tab.value(f"ablateExplore.update({json.dumps(newer)})")
+    tab.choose("#explore-lines", "mean")
+    tab.choose("#explore-x", "step")
+    assert signal(tab, "y0_low") < 1
+    mean = [
+        (one["x"], one["y"]) for one in drawn(tab) if one["kind"] == "mean" and one["a"] == "serial"
+    ]
+    assert mean == [(150, pytest.approx(2.1)), (200, pytest.approx(2.2)), (500, pytest.approx(2.0))]
 
 
 def test_a_line_that_the_axis_shows_is_not_named_as_beyond_it(

@@ -21,6 +21,7 @@ from ablate.kinds import Run
 from ablate.launch.scheduler import RETRIES
 from ablate.plan.held_out import measured
 from ablate.store import Database, effects, owners, register, runs, schema
+from ablate.store.evaluated import kept_points
 from ablate.store.ingest import ingest
 from ablate.store.status import survey
 
@@ -306,6 +307,9 @@ def test_complete_run_is_done_again_for_finals_that_it_lacks(
     # asks for no other final
     register.register(db, plan_of(seeds=(0,), evaluation=Evaluation(points=9)))
     assert claim_next(db, study_id, owner, 9) == []
+    assert kept_points(db, "wiring", Evaluation(points=9)) == {5: 2}
+    assert not kept_points(db, "wiring", Evaluation())
+    assert not kept_points(db, "wiring", Evaluation(points=9, tokens=9)), "they run again"
 
     register.register(db, plan_of(seeds=(0,), evaluation=Evaluation(lengths=(1, 2))))
     asked = [("loss", 0, 2.0), ("loss_at_length", 1, 2.0), ("loss_at_length", 2, 2.5)]

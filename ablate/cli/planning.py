@@ -214,11 +214,12 @@ def _elsewhere(plan: Plan) -> list[str]:
 def _edited(plan: Plan, file: str, db: str | None) -> Iterator[str]:
     """How the study file and its code differ from the study of its name in the database."""
     from ablate.cli.database import existing
-    from ablate.cli.stored import leaving, notes
+    from ablate.cli.stored import keeping, leaving, notes
 
     if (database := existing(db)) is not None:
         with database:
             yield from notes(plan.study.name, database, file)
+            yield from keeping(plan, database)
             if plan.study.command:  # the notes name edited files of `use`
                 yield from leaving(plan, database)
 

@@ -97,7 +97,7 @@ def run(
     again to resume.
     """
     from ablate import store
-    from ablate.cli.stored import leaving
+    from ablate.cli.stored import keeping, leaving
     from ablate.plan.commands import edited
     from ablate.store.database import folder
     from ablate.store.register import would_drop
@@ -125,8 +125,8 @@ def run(
     out = console(cast(IO[str], Dispensable(sys.stdout)))
     with store.open(db, create=True) as database:
         slots = [slot.device for slot in executor.capacity()]
-        of_code = leaving(plan, database)
-        for note in (*database.notes, *of_code, *too_long(plan), *together(plan, slots)):
+        stored = (*leaving(plan, database), *keeping(plan, database))
+        for note in (*database.notes, *stored, *too_long(plan), *together(plan, slots)):
             out.print(note, markup=False)
         if not slots:
             out.print("No node of the Ray cluster has room yet; runs begin when one has")

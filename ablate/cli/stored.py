@@ -93,6 +93,20 @@ def leaving(plan: Plan, database: Database) -> Iterator[str]:
         )
 
 
+def keeping(plan: Plan, database: Database) -> Iterator[str]:
+    """Yield which complete runs keep curves with other points than the plan's `[eval]` has."""
+    from ablate.store.evaluated import kept_points
+    from ablate.units import plural
+
+    evaluation = plan.study.evaluation
+    for points, runs in sorted(kept_points(database, plan.study.name, evaluation).items()):
+        yield (
+            f"[eval] points = {evaluation.points} is for new runs:"
+            f" {plural(runs, 'complete run')} {'keeps' if runs == 1 else 'keep'}"
+            f" {plural(points, 'point')}"
+        )
+
+
 def _edited(sources: Sequence[Made], folder: Path) -> Iterator[str]:
     """Yield which rows an older version of the code made than the one that is there now."""
     from ablate.code import short

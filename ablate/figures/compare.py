@@ -76,14 +76,15 @@ def effects(
         return ax
 
 
-def leaving(effects: pd.DataFrame, pairs: pd.DataFrame) -> bool:
+def leaving(effects: pd.DataFrame, pairs: pd.DataFrame, *, goal: str = "min") -> bool:
     """Return whether `effects`, in a new figure, draws an arrow for what lies beyond an axis.
 
     Args:
         effects: As for `effects`.
         pairs: As for `effects`.
+        goal: As for `effects`.
     """
-    groups, windows = _windows(effects, pairs, "min", apart=True)
+    groups, windows = _windows(effects, pairs, goal, apart=True)
     parts = [groups] if len(windows) == 1 else [[group] for group in groups]
     return any(
         not window[0] <= value <= window[1]
@@ -104,11 +105,11 @@ def _windows(
         level = effects["factor"] + "=" + level
     told = level + np.where(effects["stratum"] == "", "", ", " + effects["stratum"])
     groups = _groups(effects.assign(place=effects["arm"].cat.codes, name_told=told), goal)
-    windows = [_window(effects.loc[group.rows_of], pairs) for group in groups]
+    windows = [_window(effects.loc[group.rows_of], pairs, goal) for group in groups]
     widths = [high - low for low, high in windows] or [1.0]
     if apart and max(widths) > UNLIKE * min(widths):
         return groups, windows
-    return groups, [_window(effects, pairs)]
+    return groups, [_window(effects, pairs, goal)]
 
 
 def _panel(
@@ -240,10 +241,23 @@ def _heading(ax: Axes, y: float, text: str) -> None:
     heading.set_in_layout(False)  # drawn in the margin of the names below it
 
 
-def _window(effects: pd.DataFrame, pairs: pd.DataFrame) -> tuple[float, float]:
+def near_baseline(lines: pd.DataFrame, goal: str) -> list[bool]:
+    """Return which effects an axis with the baseline, 0, should fit; see `style.near`.
+
+    Args:
+        lines: One row an effect, with the columns mean, and lo and hi, its ends on the axis.
+        goal: "min" or "max": which direction is better.
+    """
+    columns = lines[["lo", "hi", "mean"]].astype(float)
+    columns.loc[columns["mean"].isna()] = np.nan
+    low, high = columns.min(axis=1).clip(upper=0), columns.max(axis=1).clip(lower=0)
+    best = style.best_of([0.0, *columns["mean"]], goal)
+    return style.near([(0.0, 0.0), *zip(low, high, strict=True)], best)[1:]
+
+
+def _window(effects: pd.DataFrame, pairs: pd.DataFrame, goal: str) -> tuple[float, float]:
     """Return the range of the x axis, without levels so far out that they would hide the others."""
-    reach = effects[["lo", "hi", "mean"]].abs().max(axis=1)
-    keep = effects[style.near(list(reach))]
+    keep = effects[near_baseline(effects, goal)]
     if keep.empty:
         return -1.0, 1.0
     spots = pairs.merge(keep[["family", "cell"]], on=["family", "cell"])["difference"]
@@ -598,7 +612,8 @@ def _middle(values: np.ndarray) -> tuple[float, float]:
     finite = values[np.isfinite(values)]
     if not len(finite):
         return 0.0, 1.0
-    kept = finite[style.near(list(np.abs(finite - np.median(finite))))]
+    # colours are harder to tell apart than places
+    kept = finite[style.near(zip(finite, finite, strict=True), few=1 / 3, more=1 / 5)]
     return float(kept.min()), float(kept.max())
 
 

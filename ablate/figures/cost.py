@@ -41,10 +41,8 @@ def pareto(
         whole = frame[np.isfinite(frame[y].astype(float)) & np.isfinite(frame[x].astype(float))]
         arms = list(style.arms(whole, hue))
         means = whole.groupby(hue, observed=True)[[x, y]].mean()
-        runs = whole.groupby(hue, observed=True)[y]
-        near = style.near(
-            list((means[y] - means[y].median()).abs()), (runs.max() - runs.min()).median()
-        )
+        ends = whole.groupby(hue, observed=True)[y].agg(["min", "max"])
+        near = style.near(ends.to_numpy(float), style.best_of(means[y], goal))
         names = [
             name + ("" if inside else f" (at {style.rough(mean, places)})")
             for name, mean, inside in zip(

@@ -31,7 +31,8 @@ def rates(
 
     A ring marks the chosen rate. A mark is the mean over seeds; a cross at the edge of the axis is
     a rate at which a run diverged. The y axis fits the better half of the values and the best one
-    of each line; a line that is far from the others has its best value beside its name instead.
+    of each line, but for lines far from the others; one that lies beyond the axis has its best
+    value beside its name.
 
     Args:
         frame: One row a run that ended, with columns lr, status, y and `hue`, and perhaps
@@ -47,11 +48,11 @@ def rates(
         ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
-        groups, means, near = _lines(frame, y, hue, goal, own)
+        groups, means, fitted, beyond = _lines(frame, y, hue, goal, own)
         names = [
-            name + (f" (best {style.rough(_best(good, goal))})" if len(good) and not inside else "")
-            for name, good, inside in zip(
-                style.entries(name for name, *_ in groups), means, near, strict=True
+            name + (f" (best {style.rough(_best(good, goal))})" if outside else "")
+            for name, good, outside in zip(
+                style.entries(name for name, *_ in groups), means, beyond, strict=True
             )
         ]
         ax = style.canvas(ax, 2.2, names)
@@ -72,12 +73,7 @@ def rates(
                 text = f"{name}: chosen {rate:.3g}"
                 ring: dict[str, Any] = {"markersize": 9, "markerfacecolor": "none"}
                 style.tipped(ax, text, [rate], [height], "o", color=look["color"], **ring)
-        shown = [good for good, inside in zip(means, near, strict=True) if inside]
-        if shown:
-            bests = [_best(good, goal) for good in shown]
-            together = shown if own else [pd.concat(shown)]
-            better = [_better(values.to_numpy(), goal) for values in together]
-            style.fit(ax, np.concatenate([*better, bests]))
+        style.fit(ax, fitted)
         style.ticks(ax, "x", log=True)
         style.ticks(ax, "y")
         return style.finish(ax, axis, label, lines, names)
@@ -85,17 +81,25 @@ def rates(
 
 def far(frame: pd.DataFrame, y: str = "metric", hue: str = "arm", goal: str = "min") -> bool:
     """Return whether `rates` leaves a line beyond its axis, where all lines measure the same."""
-    _, means, near = _lines(frame, y, hue, goal, False)
-    return any(len(good) and not inside for good, inside in zip(means, near, strict=True))
+    return any(_lines(frame, y, hue, goal, False)[3])
 
 
 def _lines(
     frame: pd.DataFrame, y: str, hue: str, goal: str, own: bool
-) -> tuple[list[Group], list[pd.Series], list[bool]]:
-    """Return the lines, their means at each rate, and which of them are near each other."""
+) -> tuple[list[Group], list[pd.Series], np.ndarray, list[bool]]:
+    """Return the lines, their means at each rate, what the y axis fits, and which lie beyond it."""
     groups = list(style.arms(frame, hue))
     means = [_means(part, y) for *_, part in groups]
-    return groups, means, _near(groups, means, goal, own)
+    near = _near(groups, means, goal, own)
+    shown = [good for good, inside in zip(means, near, strict=True) if inside]
+    if not shown:
+        return groups, means, np.array([]), [False] * len(groups)
+    together = shown if own else [pd.concat(shown)]
+    better = [_better(values.to_numpy(), goal) for values in together]
+    fitted = np.concatenate([*better, [_best(good, goal) for good in shown]])
+    low, high = style.fitted(fitted) or (-math.inf, math.inf)
+    beyond = [len(good) > 0 and not low <= _best(good, goal) <= high for good in means]
+    return groups, means, fitted, beyond
 
 
 def _means(part: pd.DataFrame, y: str) -> pd.Series:
@@ -122,7 +126,9 @@ def _near(groups: Sequence[Group], means: Sequence[pd.Series], goal: str, own: b
     if own or not known.any():
         return known.tolist()
     bests = np.where(trains, bests, math.nan) if (trains & known).any() else bests
-    return style.near(list(np.abs(bests - np.nanmedian(bests))))
+    whole = [_better(good.to_numpy(float), goal) if len(good) else [math.nan] for good in means]
+    extents = [(float(np.min(values)), float(np.max(values))) for values in whole]
+    return style.near(zip(bests, bests, strict=True), style.best_of(bests, goal), extents)
 
 
 def _better(values: np.ndarray, goal: str) -> np.ndarray:

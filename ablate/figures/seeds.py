@@ -18,6 +18,7 @@ def seeds(
     y: str = "metric",
     hue: str = "arm",
     label: str = "metric",
+    goal: str = "min",
     places: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
@@ -34,6 +35,7 @@ def seeds(
         y: Column of the metric.
         hue: Column of the arm.
         label: Name of the y axis.
+        goal: "min" or "max": which direction of y is better.
         places: Decimals of values in names and under the pointer, None for four digits.
         ax: Axes to draw on, None for a new figure.
     """
@@ -41,7 +43,7 @@ def seeds(
         whole = frame[np.isfinite(frame[y].astype(float))]
         arms = list(style.arms(whole, hue))
         values = whole.groupby(hue, observed=True)[y]
-        means, near = values.mean(), _near(whole, y, hue)
+        means, near = values.mean(), _near(whole, y, hue, goal)
         names = [
             name + ("" if inside else f" ({style.rough(mean, places)})")
             for name, mean, inside in zip(
@@ -102,19 +104,16 @@ def _told(name: str, values: pd.Series, places: int | None) -> str:
     return f"{name}: mean {mean}, {low} to {high} over {len(values)} seeds"
 
 
-def far(frame: pd.DataFrame) -> bool:
+def far(frame: pd.DataFrame, goal: str = "min") -> bool:
     """Return whether `seeds` leaves an arm of this frame beyond its axis."""
     whole = frame[np.isfinite(frame["metric"].astype(float))]
-    return not all(_near(whole, "metric", "arm"))
+    return not all(_near(whole, "metric", "arm", goal))
 
 
-def _near(whole: pd.DataFrame, y: str, hue: str) -> list[bool]:
+def _near(whole: pd.DataFrame, y: str, hue: str, goal: str) -> list[bool]:
     """Return which arms are near each other, of those that learnt if any did."""
     values = whole.groupby(hue, observed=True)
-    means, spread = values[y].mean(), values[y].max() - values[y].min()
-    learnt = pd.Series(True, means.index)
+    ends = values[y].agg(["min", "max", "mean"]).astype(float)
     if "untrained" in whole and not whole["untrained"].all():
-        learnt = ~values["untrained"].any()
-    apart = (means - means[learnt].median()).abs()
-    near = iter(style.near(list(apart[learnt]), spread[learnt].median()))
-    return [fine and next(near) for fine in learnt]
+        ends[values["untrained"].any()] = np.nan
+    return style.near(ends[["min", "max"]].to_numpy(), style.best_of(ends["mean"], goal))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import textwrap
@@ -436,28 +435,71 @@ def _places(values: Sequence[float]) -> int:
     )
 
 
-# an arm is far if it is this many times as far out as three quarters of the arms
-FAR = 6.0
+# shares of an axis that two arms, and that more arms, need to be told apart
+TWO, MORE = 1 / 15, 1 / 6
+
+Span = tuple[float, float]
 
 
-def near(distances: Sequence[float], spread: float = 0.0) -> list[bool]:
-    """Return which distances from a common point are not far beyond the others; all of only two.
+def near(
+    spans: Iterable[Span],
+    best: int | None = None,
+    extents: Iterable[Span] | None = None,
+    few: float = 1 / 2,
+    more: float = MORE,
+) -> list[bool]:
+    """Return which arms an axis should fit: all, unless a few make the others unreadable.
 
-    Far beyond is more than `FAR` times as far out as three quarters of the arms, or beyond a gap of
-    that ratio in the further half of them.
+    The furthest arms are left out for as long as two thirds of all, or more than half that lie
+    before a gap, are too close together to be told apart, and would have more than twice the room.
 
     Args:
-        distances: One for each arm; NaN and ∞ are never near.
-        spread: How far single seeds of an arm differ; less than twice as far is near.
+        spans: Lowest and highest value of each arm, of those that are compared; arms with NaN or ∞
+            are never near.
+        best: Place of the best arm, which is never left out.
+        extents: Lowest and highest value that each arm needs on the axis, if other than `spans`.
+        few: Share of the arms of which fewer are left out.
+        more: Share of the axis that more than two arms need to be told apart.
     """
-    known = sorted(distance for distance in distances if math.isfinite(distance))
-    if len(known) < 3:
-        return [math.isfinite(distance) for distance in distances]
-    limit = FAR * known[3 * (len(known) - 1) // 4]
-    further = known[(len(known) - 1) // 2 :]
-    gaps = (low for low, high in itertools.pairwise(further) if high > FAR * low > 0)
-    limit = max(min(limit, next(gaps, limit)), 2 * spread)
-    return [math.isfinite(distance) and (distance <= limit or limit == 0) for distance in distances]
+    ends = np.array(list(spans), float).reshape(-1, 2)
+    known = np.isfinite(ends).all(axis=1)
+    count = int(known.sum())
+    if not count:
+        return known.tolist()
+    apart = np.abs(ends - np.median(ends[known].mean(axis=1))).max(axis=1)
+    if best is not None:
+        apart[best] = 0.0
+    order = np.argsort(np.where(known, apart, np.inf), kind="stable")[:count]
+
+    def reach(of: np.ndarray) -> np.ndarray:
+        """Return the range of the nearest arm, of the two nearest, and so on."""
+        low, high = of[order].T
+        reached: np.ndarray = np.maximum.accumulate(high) - np.minimum.accumulate(low)
+        return reached
+
+    told = reach(ends)
+    whole = told if extents is None else reach(np.array(list(extents), float).reshape(-1, 2))
+    nearest = np.arange(count)  # place of the furthest of those that may be too close together
+    needed = np.where(nearest > 1, more, TWO)
+    most = nearest + 1 > 2 / 3 * count
+    least = count - math.ceil(few * count) + 1
+    kept = count
+    while kept > least:
+        inner = slice(least - 1, kept - 1)
+        # without a gap only a few are left out
+        beside = np.where(most[inner], told[kept - 1], told[least:kept])
+        close = (told[inner] > 0) & (told[inner] < needed[inner] * beside)
+        if not (close & (whole[inner] < whole[kept - 1] / 2)).any():
+            break
+        kept -= 1
+    return np.isin(np.arange(len(ends)), order[:kept]).tolist()
+
+
+def best_of(values: Iterable[float], goal: str) -> int | None:
+    """Return the place of the best of `values`, None if none is finite."""
+    found = np.array(list(values), float) * (1 if goal == "min" else -1)
+    found[~np.isfinite(found)] = np.inf
+    return int(found.argmin()) if np.isfinite(found).any() else None
 
 
 def fit(ax: Axes, values: np.ndarray, room: float = 0.05) -> None:

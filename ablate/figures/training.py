@@ -23,6 +23,7 @@ AXES = {  # column of the frame → label of the axis, format of its ticks
     "step": ("optimiser step", units.count),
 }
 EARLY = 0.2  # share of a run, with its steep fall, that the y axis does not fit
+FEW = 8  # points of curves that the y axis fits whole
 
 
 def curves(
@@ -31,15 +32,17 @@ def curves(
     x: str = "tokens",
     hue: str = "arm",
     label: str = "loss",
+    goal: str = "min",
     places: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw learning curves: for each arm the mean over seeds, in a band from lowest to highest.
 
-    Mean and band are of the runs that went furthest. A run that ended earlier is a thin line, with
-    a cross where it diverged. The y axis fits the last four fifths of the arms near each other; an
-    arm whose furthest runs all diverged is left out if another has complete runs. The legend marks
-    such arms, and gives the value at the end of an arm that ends outside the axis.
+    Mean and band are of the runs that went furthest, at the steps that all of them have. A run that
+    ended earlier is a thin line, with a cross where it diverged. The y axis fits the last four
+    fifths of the arms near each other, the whole of those with few points; an arm whose furthest
+    runs all diverged is left out if another has complete runs. The legend marks such arms, and
+    gives the value at the end of an arm that ends outside the axis.
 
     Args:
         frame: Columns `x`, step, run, value, `hue`, and diverged_at if runs diverged. A column
@@ -49,14 +52,13 @@ def curves(
         x: tokens, flops, seconds or step.
         hue: Column of the arm.
         label: Name of the y axis.
+        goal: "min" or "max": which direction is better.
         places: Decimals of values in names and under the pointer, None for four digits.
         ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
         arms = summary(frame, x=x, hue=hue) if isinstance(frame, pd.DataFrame) else frame
-        middle = np.median([arm.end for arm in _healthy(arms)]) if arms else 0.0
-        shown = _shown(arms, [abs(arm.end - middle) for arm in arms])
-        return _over_training(arms, shown, x, label, lambda _, value: rough(value, places), ax)
+        return _over_training(arms, x, label, goal, lambda _, value: rough(value, places), ax)
 
 
 def gaps(
@@ -65,6 +67,7 @@ def gaps(
     x: str = "tokens",
     hue: str = "arm",
     label: str = "difference",
+    goal: str = "min",
     places: Mapping[str, int] = {},
     ax: Axes | None = None,
 ) -> Axes:
@@ -78,6 +81,7 @@ def gaps(
         x: tokens, flops, seconds or step.
         hue: Column of the arm.
         label: Name of the y axis.
+        goal: "min" or "max": which direction is better.
         places: Arm → decimals of its values in names and under the pointer; others have four
             digits.
         ax: Axes to draw on, None for a new figure.
@@ -91,23 +95,21 @@ def gaps(
 
     with style.theme():
         arms = summary(frame, x=x, hue=hue) if isinstance(frame, pd.DataFrame) else frame
-        shown = _shown(arms, [abs(arm.end) for arm in arms])
-        return _over_training(arms, shown, x, label, write, ax, differences=True)
+        return _over_training(arms, x, label, goal, write, ax, differences=True)
 
 
 def _over_training(
     arms: list[Arm],
-    shown: list[bool],
     x: str,
     label: str,
+    goal: str,
     write: Callable[[str, float], str],
     ax: Axes | None,
     *,
     differences: bool = False,
 ) -> Axes:
-    """Draw all arms over `x`, and fit the y axis to those shown; differences get a line at 0."""
-    fitted = [arm for arm, inside in zip(arms, shown, strict=True) if inside]
-    late = _late(fitted, also=0.0 if differences else None)
+    """Draw all arms over `x`; differences get a line at 0."""
+    late = _fitted(arms, goal, differences)
     names = _names(arms, style.fitted(late), write)
     ax = style.canvas(ax, 2.2, names)
     lines = [_draw(ax, arm, x, write) for arm in arms]
@@ -222,7 +224,7 @@ def summary(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm") -> list
         part = part.sort_values("step", kind="stable")
         last = part.groupby("run")["step"].transform("max")
         furthest = part[last == last.max()]
-        by_step = furthest.groupby("step")
+        by_step = _at_common_steps(furthest, x).groupby("step")
         values = by_step["value"]
         points = pd.DataFrame(
             {
@@ -241,27 +243,68 @@ def summary(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm") -> list
     return arms
 
 
-def _shown(arms: list[Arm], distances: list[float]) -> list[bool]:
-    """Return which arms the axis fits: those near each other that learnt and did not diverge."""
+def _at_common_steps(curves: pd.DataFrame, x: str) -> pd.DataFrame:
+    """Return curves of several runs at the same steps, those of the run with the fewest points.
+
+    Other runs, such as seeds that were added when a study had more `[eval] points`, may have to be
+    interpolated there; then every mean is over all of them.
+
+    Args:
+        curves: Columns run, step, value and x, ordered by step; all runs end at the same step.
+        x: The column that the curves are drawn over.
+    """
+    sizes = curves.groupby("run")["step"].agg(["size", "min"])
+    if (curves.groupby("step").size() == len(sizes)).all():
+        return curves
+    steps = curves.loc[curves["run"] == sizes["size"].idxmin(), "step"].to_numpy(float)
+    steps = steps[steps >= sizes["min"].max()]
+    columns = dict.fromkeys((x, "value"))
+    return pd.concat(
+        [
+            pd.DataFrame(
+                {name: np.interp(steps, run["step"], run[name].astype(float)) for name in columns}
+            ).assign(step=steps)
+            for _, run in curves.groupby("run")
+        ]
+    )
+
+
+def cut(arms: list[Arm], goal: str = "min", *, differences: bool = False) -> bool:
+    """Return whether the y axis of `curves`, or of `gaps`, cuts off the start of an arm.
+
+    Args:
+        arms: What `summary` returns.
+        goal: "min" or "max": which direction is better.
+        differences: Whether `gaps` draws them.
+    """
+    low, high = style.fitted(_fitted(arms, goal, differences)) or (-np.inf, np.inf)
+    return any(
+        low <= arm.end <= high and not arm.points["mean"].between(low, high).all() for arm in arms
+    )
+
+
+def _fitted(arms: list[Arm], goal: str, differences: bool) -> np.ndarray:
+    """Return what the y axis fits: arms near each other that learnt and did not diverge."""
     healthy = _healthy(arms)
-    kept = [distance for arm, distance in zip(arms, distances, strict=True) if arm in healthy]
-    near = iter(style.near(kept, _spread(healthy)))
-    return [arm in healthy and next(near) for arm in arms]
+    late = [_late(arm) for arm in healthy]
+    means = [arm.end for arm in healthy]
+    ends = [(arm.points["low"].iloc[-1], arm.points["high"].iloc[-1]) for arm in healthy]
+    extents = [(min(values), max(values)) for values in late]
+    if differences:  # the baseline is an arm too, and is always on the axis
+        late, means = [[0.0], *late], [0.0, *means]
+        ends, extents = (
+            [(0.0, 0.0), *((min(low, 0.0), max(high, 0.0)) for low, high in of)]
+            for of in (ends, extents)
+        )
+    near = style.near(ends, style.best_of(means, goal), extents)
+    inside = [values for values, kept in zip(late, near, strict=True) if kept]
+    return np.array([value for values in inside for value in values])
 
 
 def _healthy(arms: list[Arm]) -> list[Arm]:
     """Return the arms that did not diverge, and of these those that learnt, if there are any."""
     whole = [arm for arm in arms if not arm.diverged] or arms
     return [arm for arm in whole if not arm.untrained] or whole
-
-
-def _spread(arms: list[Arm]) -> float:
-    """Return the range of an arm's seeds at the end: the median over arms."""
-    return (
-        float(np.median([arm.points["high"].iloc[-1] - arm.points["low"].iloc[-1] for arm in arms]))
-        if arms
-        else 0.0
-    )
 
 
 def _names(
@@ -304,10 +347,8 @@ def _draw(
     return line
 
 
-def _late(arms: list[Arm], also: float | None) -> np.ndarray:
-    """Return what the y axis fits: the values of `arms` after their first fifth, and `also`."""
-    late = [arm.points[arm.points["x"] >= EARLY * arm.points["x"].max()] for arm in arms]
-    return np.array(
-        [value for part in late for value in (*part["low"], *part["high"])]
-        + ([] if also is None else [also])
-    )
+def _late(arm: Arm) -> list[float]:
+    """Return the values of an arm after its first fifth; all, if they are few."""
+    x = arm.points["x"]
+    late = arm.points[x >= EARLY * x.max()] if len(x) > FEW else arm.points
+    return [*late["low"], *late["high"]]

@@ -13,12 +13,12 @@ from ablate import figures, metrics, results
 from ablate.analysis.records import Contrast, SeedGroups, Tuning
 from ablate.analysis.tuning import group_names
 from ablate.components import CATALOGUE
-from ablate.figures.compare import MANY, beyond, leaving
+from ablate.figures.compare import MANY, beyond, leaving, near_baseline
 from ablate.figures.cost import front
 from ablate.figures.rates import far as far_at_rates
 from ablate.figures.seeds import far
-from ablate.figures.style import arms, near
-from ablate.figures.training import Arm
+from ablate.figures.style import arms
+from ablate.figures.training import Arm, cut
 from ablate.paths import file_name
 from ablate.report.data import ReportData
 from ablate.report.document import Figure
@@ -45,9 +45,8 @@ MARKS = (
 )
 BAND = "Line: mean over seeds; band: lowest to highest seed."
 OUTSIDE = "An arm far from the others is not drawn; its mean is in brackets after its name."
-LINE_OUTSIDE = (
-    "A line far from the others is not drawn; its best value is in brackets after its name."
-)
+LINE_OUTSIDE = "A line beyond the axis has its best value in brackets after its name."
+CUT = "The axis cuts off the start of training."
 SHORT = "A thin line is a run that ended early, with a cross where it diverged."
 
 
@@ -70,7 +69,11 @@ def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         labels = data.labels
         caption = (
             f"Each level minus {of}. {_marks(data, frames[0])}"
-            + (" Arrow: the interval continues beyond the axis." if leaving(*frames) else "")
+            + (
+                " Arrow: the interval continues beyond the axis."
+                if leaving(*frames, goal=labels.goal)
+                else ""
+            )
             + (" The best levels are first." if name == "effects" and many else "")
         )
         look: dict[str, Any] = {"label": labels.difference, "goal": labels.goal}
@@ -111,10 +114,10 @@ def seeds(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     caption = (
         "One mark a seed, in the same order for every arm; line: mean."
         + (" Filled and hollow: the two groups of seeds that are separated." if lower else "")
-        + (f" {OUTSIDE}" if any(far(panel.frames[0]) for panel in panels) else "")
+        + (f" {OUTSIDE}" if any(far(panel.frames[0], data.labels.goal) for panel in panels) else "")
         + (" Failed and diverged runs are not drawn." if data.broken.any() else "")
     )
-    look = {"label": data.labels.axis, "places": data.places}
+    look = {"label": data.labels.axis, "goal": data.labels.goal, "places": data.places}
     title = f"{sentence(data.labels.phrase)} of every seed"
     return figure_set.panels("seeds", title, caption, figures.seeds, panels, **look)
 
@@ -135,6 +138,7 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         series = label = data.study.reported
     measured = data.study.own or data.labels.phrase == series  # the metric
     places = data.places if measured else None
+    goal = data.labels.goal if measured else "min"
     contrasts = data.findings.of(Contrast)
     named = dict(zip(data.arms["cell"], data.arms["arm"].astype(str), strict=True))
     comparable = data.study.own or data.compared["mask_ratio"].nunique() == 1
@@ -170,12 +174,16 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     if not comparable:
         caption += " Each arm has its own masking ratio; values are not comparable across them."
     plots = []
+    if any(cut(panel.frames[0], goal) for of in panels.values() for panel in of):
+        caption += f" {CUT}"
     for x, of in panels.items():
         title = f"{sentence(series)} over {BUDGETS[x]}"
-        look = {"x": x, "label": label, "places": places}
+        look = {"x": x, "label": label, "goal": goal, "places": places}
         plots += figure_set.panels(f"curves-{x}", title, caption, figures.curves, of, **look)
     caption = f"Each run minus the baseline's run of the same seed. {BAND}"
-    look = {"label": f"difference in {label}", "x": next(iter(panels))}
+    if any(cut(panel.frames[0], goal, differences=True) for panel in apart):
+        caption += f" {CUT}"
+    look = {"label": f"difference in {label}", "goal": goal, "x": next(iter(panels))}
     title = "Difference from the baseline over training"
     plots[1:1] = figure_set.panels("gaps", title, caption, figures.gaps, apart, **look)
     return plots
@@ -331,9 +339,12 @@ def effects_over(figure_set: FigureSet, data: ReportData) -> list[Figure]:
 
 def _effects_panel(data: ReportData, stratum: str, effects: pd.DataFrame, hue: str) -> Panel:
     """Return a panel of effects over x and their pairs, without arms far from the others."""
-    furthest = effects.groupby(hue, observed=True)["mean"].agg(lambda mean: mean.abs().max())
-    inside = furthest[near(furthest.to_list())].index
-    far = [str(name) for name in furthest.index.difference(inside)]
+    goal = data.labels.goal
+    means = effects.groupby(hue, observed=True)["mean"]
+    lines = pd.DataFrame({"lo": means.min(), "hi": means.max()})
+    lines["mean"] = lines["lo" if goal == "min" else "hi"]
+    inside = lines.index[near_baseline(lines, goal)]
+    far = [str(name) for name in lines.index.difference(inside)]
     effects = effects[effects[hue].isin(inside)]
     of_pair = ["family", "cell"]
     pairs = data.pairs.merge(effects[[*of_pair, "x", hue]], on=of_pair)

@@ -9,6 +9,7 @@ from itertools import groupby
 from sqlalchemy import Connection
 
 from ablate.evaluation import CHANCE, LABELLED, Evaluation
+from ablate.store.database import Database
 from ablate.store.records import FAILED
 
 # finals that are measured on as many tokens as each point of a curve
@@ -73,6 +74,32 @@ def revalidate(connection: Connection, study_id: int, evaluation: Evaluation) ->
         now = "planned" if differing(evaluation, [made for _, made in tries]) else "complete"
         if (now == "complete") is not (status == "complete"):
             connection.exec_driver_sql("UPDATE run SET status = ? WHERE id = ?", (now, run_id))
+
+
+def kept_points(db: Database, study: str, evaluation: Evaluation) -> dict[int, int]:
+    """Return points of a curve → how many complete runs of a study keep so many.
+
+    Args:
+        db: The database.
+        study: Name of the study.
+        evaluation: What the study is to measure. A change of its `points` alone repeats no run, as
+            training is dear and the finals stay the same.
+    """
+    found: dict[int, int] = {}
+    with db.read() as connection:
+        rows = connection.exec_driver_sql(
+            "SELECT attempt.evaluation, count(DISTINCT run.id) FROM study JOIN cell ON study.id ="
+            " study_id AND active JOIN member ON cell.id = cell_id AND role = 'compare' JOIN run ON"
+            " run.id = member.run_id AND run.status = 'complete' JOIN attempt ON attempt.run_id ="
+            " run.id AND attempt.status = 'complete' WHERE study.name = ? GROUP BY 1",
+            (study,),
+        ).all()
+    for made, count in rows:
+        known = Evaluation.model_validate_json(made)
+        same = known.model_copy(update={"points": evaluation.points}) == evaluation
+        if same and known != evaluation:
+            found[known.points] = found.get(known.points, 0) + count
+    return found
 
 
 def fallback(connection: Connection, run_id: int, attempt_id: int, status: str) -> str:

@@ -99,7 +99,8 @@ async function drawChart() {
   chart.lines = linesOf(data, series, state);
   const points = drawn(chart.lines, state.xlog, state.ylog);
   chart.strata = state.stratum === null ? data.strata : [state.stratum];
-  chart.ranges = chart.strata.map((stratum) => ranges(chart.lines.filter((line) => line.cell.stratum === stratum), points.filter((point) => point.s === stratum), state.everything));
+  const goal = series.name === data.metric.series ? data.metric.goal : "min";
+  chart.ranges = chart.strata.map((stratum) => ranges(chart.lines.filter((line) => line.cell.stratum === stratum), points.filter((point) => point.s === stratum), state.everything, goal));
   tellBeyond(chart.ranges.flatMap((range) => range.beyond));
   host.setAttribute("aria-label", `${series.label} over ${AXES[state.x].title}: ${chart.lines.length} lines. The table of runs below has their final values.`);
   const spec = specOf(data, state, series, host.clientWidth);

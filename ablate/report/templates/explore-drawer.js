@@ -168,7 +168,7 @@ async function drawCurves(runs, baseline) {
   const points = shown.flatMap((run, at) => {
     const curve = curvesOf(run);
     const name = at && runs.length < 2 ? `baseline, run ${run.run}` : `run ${run.run}`;
-    return curve ? curve.steps.map((step, place) => ({ x: step, y: curve.values[place], low: curve.values[place], high: curve.values[place], name })) : [];
+    return curve ? curve.steps.map((step, place) => ({ x: step, y: curve.values[place], low: curve.values[place], high: curve.values[place], name, k: name })) : [];
   });
   host.hidden = !points.length;
   if (!points.length) return;

@@ -7,7 +7,8 @@ const AXES = {
 };
 const EARLY = 0.2; // share of training, with its steep fall, that the vertical axis does not fit
 const SMOOTHED = 200; // parts of training, of each of which a smoothed curve keeps the chosen weight: points of the longest curves
-const FAR = 3; // a line that ends this many times as far out as three quarters of them is not fitted
+const FEW = 8; // points of a line that the vertical axis fits whole
+const [TWO, MORE] = [1 / 15, 1 / 6]; // shares of an axis that two lines, and that more lines, need to be told apart
 function axesOf(data, series) {
   const known = (of) => [...series.curves.keys()].some((run) => {
     const its = data.byNumber.get(run);
@@ -57,26 +58,28 @@ function meanOf(lines) {
   const furthest = Math.max(...lines.map(end));
   const whole = lines.filter((line) => end(line) === furthest);
   const early = lines.filter((line) => end(line) !== furthest).map((line) => ({ ...line, early: true }));
-  const at = new Map();
-  for (const line of whole) {
-    line.steps.forEach((step, place) => {
-      if (!at.has(step)) at.set(step, { x: 0, y: 0, low: Infinity, high: -Infinity, n: 0 });
-      const point = at.get(step);
-      const y = line.ys[place];
-      point.x += line.xs[place];
-      point.y += y;
-      point.low = Math.min(point.low, y);
-      point.high = Math.max(point.high, y);
-      point.n += 1;
-    });
-  }
-  const steps = [...at.keys()].filter((step) => at.get(step).n === whole.length).sort((a, b) => a - b);
-  const of = (name) => steps.map((step) => at.get(step)[name] / whole.length);
+  // at the steps of the line with the fewest points, where the others may have to be interpolated
+  const fewest = whole.reduce((one, other) => (other.steps.length < one.steps.length ? other : one));
+  const first = whole.reduce((most, line) => Math.max(most, line.steps[0]), 0);
+  const steps = fewest.steps.filter((step) => step >= first);
+  const at = whole.map((line) => ({ xs: valuesAt(steps, line.steps, line.xs), ys: valuesAt(steps, line.steps, line.ys) }));
+  const over = (name, join, start) => steps.map((_, place) => at.reduce((found, line) => join(found, line[name][place]), start));
+  const of = (name) => over(name, (sum, value) => sum + value, 0).map((sum) => sum / whole.length);
   const mean = {
-    key: JSON.stringify([whole[0].group, whole[0].cell.stratum]), group: whole[0].group, cell: whole[0].cell, runs: whole.flatMap((line) => line.runs), steps, xs: of("x"), ys: of("y"),
-    low: steps.map((step) => at.get(step).low), high: steps.map((step) => at.get(step).high),
+    key: JSON.stringify([whole[0].group, whole[0].cell.stratum]), group: whole[0].group, cell: whole[0].cell, runs: whole.flatMap((line) => line.runs), steps, xs: of("xs"), ys: of("ys"),
+    low: over("ys", Math.min, Infinity), high: over("ys", Math.max, -Infinity),
   };
   return [mean, ...early];
+}
+// Values of a line at steps between its first and last one.
+function valuesAt(steps, known, values) {
+  let after = 0;
+  return steps.map((step) => {
+    while (known[after] < step) after += 1;
+    if (known[after] === step) return values[after];
+    const share = (step - known[after - 1]) / (known[after] - known[after - 1]);
+    return values[after - 1] + share * (values[after] - values[after - 1]);
+  });
 }
 // The rows that Vega draws: one for each point.
 function drawn(lines, xlog, ylog) {
@@ -97,23 +100,26 @@ function drawn(lines, xlog, ylog) {
   }
   return found;
 }
-// The ranges of a panel's axes: those of all points, or without the early steps, the lines of cells that did not learn and
-// the lines far from the others. A line that ends outside is beyond them.
-function ranges(lines, points, everything) {
+// The ranges of a panel's axes: those of all points, or without the early steps of lines with many points, the lines of
+// cells that did not learn and the lines far from the others. A line that ends outside is beyond them.
+function ranges(lines, points, everything, goal) {
   if (!points.length) return { x: [0, 1], y: [0, 1], beyond: [] };
-  const spread = (values) => values.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
   const x = spread(points.map((point) => point.x));
   const learnt = lines.filter((line) => !line.cell.untrained);
   const fitted = learnt.length ? learnt : lines;
-  const beyond = [...lines.filter((line) => !fitted.includes(line)), ...farLines(fitted)];
+  const counts = new Map();
+  for (const point of points) counts.set(point.k, (counts.get(point.k) ?? 0) + 1);
+  const late = points.filter((point) => everything || counts.get(point.k) <= FEW || point.x >= EARLY * x[1]);
+  const beyond = [...lines.filter((line) => !fitted.includes(line)), ...farLines(fitted, grouped(late, (point) => point.k), goal)];
   const far = new Set(everything ? [] : beyond.map((line) => line.key));
-  const start = everything ? x[0] : x[0] + EARLY * (x[1] - x[0]);
-  const near = points.filter((point) => !far.has(point.k));
-  const late = near.filter((point) => point.x >= start);
-  const of = late.length ? late : near;
+  const near = late.filter((point) => !far.has(point.k));
+  const of = near.length ? near : points;
   const y = roomy(spread(of.flatMap((point) => [point.low, point.high])));
   const outside = (value) => value < y[0] || value > y[1];
   return { x, y, beyond: everything ? [] : lines.filter((line) => outside(line.ys.at(-1))) };
+}
+function spread(values) {
+  return values.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
 }
 // A range with room at both ends; that of a single value is 1 wide. A range above 0 stays above it, for a log axis.
 function roomy([low, high]) {
@@ -121,13 +127,36 @@ function roomy([low, high]) {
   const room = 0.04 * (high - low);
   return [low > 0 ? Math.max(low - room, low / 2) : low - room, high + room];
 }
-function farLines(lines) {
-  const ends = lines.map((line) => line.ys[line.ys.length - 1]);
-  if (ends.length < 3) return [];
-  const sorted = [...ends].sort((a, b) => a - b);
-  const middle = sorted[Math.floor(sorted.length / 2)];
-  const distances = ends.map((end) => Math.abs(end - middle));
-  const ordered = [...distances].sort((a, b) => a - b);
-  const limit = FAR * ordered[Math.floor((3 * (ordered.length - 1)) / 4)];
-  return limit > 0 ? lines.filter((_, at) => distances[at] > limit) : [];
+// The lines that the vertical axis leaves out, as `near` of the figures does: the furthest, never the best, for as long as two
+// thirds of all, or more than half that lie before a gap, end too close together to be told apart, and would have more than
+// twice the room.
+function farLines(lines, late, goal) {
+  if (lines.length < 3) return [];
+  const all = lines.map((line) => {
+    const end = line.ys.at(-1);
+    const ends = [line.low?.at(-1) ?? end, line.high?.at(-1) ?? end];
+    return { line, end, ends, extent: spread((late.get(line.key) ?? []).flatMap((point) => [point.low, point.high]).concat(ends)) };
+  });
+  const middles = all.map((one) => (one.ends[0] + one.ends[1]) / 2).sort((a, b) => a - b);
+  const half = middles.length / 2;
+  const middle = (middles[Math.ceil(half) - 1] + middles[Math.floor(half)]) / 2;
+  const best = all.reduce((one, other) => ((goal === "max" ? other.end > one.end : other.end < one.end) ? other : one));
+  const apart = (one) => (one === best ? 0 : Math.max(...one.ends.map((end) => Math.abs(end - middle))));
+  all.sort((a, b) => apart(a) - apart(b));
+  const reach = (name) => {
+    let [low, high] = [Infinity, -Infinity];
+    return all.map((one) => {
+      [low, high] = [Math.min(low, one[name][0]), Math.max(high, one[name][1])];
+      return high - low;
+    });
+  };
+  const [told, whole] = [reach("ends"), reach("extent")];
+  const least = Math.floor(all.length / 2); // place of the last of those that are always kept
+  let last = all.length - 1;
+  const squeezed = (at) => {
+    const beside = told[3 * (at + 1) > 2 * all.length ? last : at + 1]; // without a gap only a few are left out
+    return told[at] > 0 && told[at] < (at > 1 ? MORE : TWO) * beside && whole[at] < whole[last] / 2;
+  };
+  while (last > least && told.slice(least, last).some((_, at) => squeezed(least + at))) last -= 1;
+  return all.slice(last + 1).map((one) => one.line);
 }
