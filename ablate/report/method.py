@@ -379,8 +379,8 @@ def _further(data: ReportData) -> list[str]:
         said.append(
             "The best arms are those that no other arm beats significantly in multiple comparisons"
             " with the best (Hsu 1984), by paired t-tests at 0.05/(M − 1) for M arms, on the seeds"
-            " that all arms completed. An arm that the contrasts find significantly worse than its"
-            " baseline, or a baseline that they find worse than an arm, is none of them."
+            " that all arms completed. Two arms that have a contrast have the verdict of that"
+            " contrast."
         )
     if any(not math.isnan(one.text_lo) for one in found.of(Contrast)):
         said.append(
