@@ -177,8 +177,8 @@ def multiplicity(
         crossed: Whether seeds are crossed, so that no sign-flip test is made.
     """
     contrasts = [one for one in contrasts if one.corrected]
-    if all(one.exact for one in contrasts):
-        return
+    if all(one.exact or (one.n > 1 and math.isnan(one.p)) for one in contrasts):
+        return  # without noise there is no test
     families = Counter(one.family for one in contrasts)
     floors = [
         stats.sign_flip_floor(
