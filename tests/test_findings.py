@@ -193,6 +193,30 @@ def test_no_arm_that_a_contrast_finds_worse_may_be_the_best(tmp_path: Path, sign
     assert best.arms == (("serial",) if sign > 0 else ("no-skip",))
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_pair_has_one_verdict_whether_or_not_another_arm_failed(
+    tmp_path: Path, lost: bool
+) -> None:
+    """The smallest p of two contrasts is 0.03: of one comparison it would be significant."""
+    noise = np.array([-1.0, 0.0, 1.0, 0.0]) / 100
+    last = -stats.t.isf(0.03 / 2, 3) * noise.std(ddof=1) / 2
+
+    def loss(levels: dict[str, str], seed: int) -> Outcome:
+        if levels["topology"] == "concat":
+            broken = lost and seed == 1
+            return Outcome(2.0 + 0.5 * noise[seed], status="diverged" if broken else "complete")
+        return Outcome(2.0 + (levels["topology"] == "parallel") * (last + float(noise[seed])))
+
+    factors = {"topology": {name: {"topology": name} for name in LEVELS[:3]}}
+    assert list(factors["topology"]) == ["serial", "parallel", "concat"]
+    found = ablate.findings("topology", study(tmp_path, factors, loss, seeds=4))
+    (one,) = found.of(Contrast, lambda one: one.level == "parallel")
+    assert one.p == pytest.approx(0.03) and one.verdict == "inconclusive"
+    (best,) = found.of(records.Best)
+    assert best.failed == (("concat",) if lost else ())
+    assert {"serial", "parallel"} <= {*best.arms}
+
+
 def test_the_luck_of_a_chosen_rate_counts_for_the_best_arms_too(tmp_path: Path) -> None:
     factors = {"topology": {name: {"topology": name} for name in LEVELS[:2]}}
 

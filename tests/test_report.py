@@ -26,7 +26,7 @@ from report_study import NAN, Outcome, few_replicates, study, svg_only, undrawn 
 from scipy import stats
 
 from ablate import paths, report, store, units
-from ablate.report import document, fairness, labels, method, scaled
+from ablate.report import answers, document, fairness, labels, method, scaled
 from ablate.report.figure_set import FigureSet
 from ablate.scaling import Interval
 from ablate.store import Database
@@ -897,7 +897,7 @@ def test_what_nothing_tells_apart_is_not_ranked_and_has_no_brackets(tmp_path: Pa
     )
     text = report.answer(report.gather(db, "topology"))
     assert "In brackets" not in text
-    assert "serial, parallel, concat or no-skip in 4 of 4 strata" in text, text
+    assert "No arm is distinguishable as the best by held-out accuracy in 4 of 4 strata" in text
     assert re.search(
         r"None of 3 \(parallel, concat and no-skip\) differs significantly from serial: no possible"
         r" effect .* it would have to be \d\.\d+ to \d\.\d+, and shares differ by at most 1\.",
@@ -1088,3 +1088,34 @@ def test_sizes_that_are_known_are_stated_beside_those_that_are_not() -> None:
     assert "has all parameters of its baseline" in matched((nan, 0.0, nan))
     begun = matched((0.0, 0.0, math.inf))  # relative to no training
     assert "inf" not in begun and "FLOPs" not in begun and "their baselines do not" in begun
+
+
+def test_the_range_of_many_effects_is_not_said_as_an_interval(tmp_path: Path) -> None:
+    arms = {f"v{at}": {"weight_decay": 0.01 * at} for at in range(12)}
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        at = int(levels["variant"][1:])
+        noise = float(np.random.default_rng([seed, at]).normal(0, 0.01))
+        return Outcome(4.0 + (1.0 + at if at else 0.0) + noise)
+
+    text = report.answer(report.gather(study(tmp_path, {"variant": arms}, outcome), "topology"))
+    assert re.search(r"All 11 are worse than v0, with differences from \+[12]\.\d+ to \+12\.", text)
+    assert "In brackets" not in text
+
+
+def test_an_interval_for_new_text_is_said_where_it_is_another(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    names = ("serial", "parallel", "concat")
+    three = {"topology": {name: TOPOLOGY["topology"][name] for name in names}}
+    losses = {name: 2.0 + rng.normal(0, 0.02, 5) for name in names}
+    db = study(tmp_path, three, lambda levels, seed: Outcome(losses[levels["topology"]][seed]))
+    text = {name: np.zeros(40) for name in losses} | {"concat": rng.normal(0, 0.2, 40)}
+    windows = {
+        f"topology={name}": pd.DataFrame(of[:, None] + text[name] - text[name].mean())
+        for name, of in losses.items()
+    }
+    data = report.gather(db, "topology")
+    vars(data)["windows"] = windows
+    said = {one.level: one.text for family in answers.families(data) for one in family.answers}
+    assert "For new text" not in said["parallel"] and "For new text" in said["concat"]
+    assert "In 1 of 2 effects the interval for new text" in report.answer(data)

@@ -132,3 +132,12 @@ def test_a_grid_that_cannot_be_fitted_gives_the_reason(tmp_path: Path) -> None:
         )
         == []
     )
+
+
+def test_the_printed_answer_of_a_grid_has_its_main_effects(tmp_path: Path) -> None:
+    data = report_data(tmp_path)
+    for one in data.findings.of(GridLevel):
+        said = f"{one.factor}={one.level} differs from {one.factor}={one.baseline_level} by"
+        assert said in answer(data)
+    within = report_data(tmp_path / "strata", within=["norm"])
+    assert "Averaged over" not in answer(within), "the effects of each stratum are there"

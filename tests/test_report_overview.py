@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ import report_study
 from report_study import Outcome, study
 
 from ablate import report
-from ablate.analysis.records import Change, Contrast, GridTerm
+from ablate.analysis.records import Change, Contrast, GridLevel, GridTerm
 from ablate.report import overview
 
 few_replicates, undrawn = report_study.few_replicates, report_study.undrawn
@@ -257,3 +258,54 @@ def test_a_badge_counts_cells_that_did_not_learn_apart_from_those_that_did_in_pa
     badges = [badge.text for badge in overview.badges(data)]
     assert "1 cell did not learn more than token frequencies" in badges
     assert "some seeds of 1 cell did not learn more than token frequencies" in badges
+
+
+@pytest.mark.parametrize("seeds", [1, 5])
+def test_one_seed_or_equal_steps_are_no_test_of_how_effects_change(
+    tmp_path: Path, seeds: int
+) -> None:
+    """Interactions and changes by an amount that is the same with every seed have no noise."""
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        parts = 0.25 * (levels["topology"] == "parallel") + 0.5 * (levels["norm"] == "post")
+        both = 0.125 * (levels["topology"] == "parallel" and levels["norm"] == "post")
+        return Outcome(2.0 + (parts + both) * int(levels["n_layer"]) + 0.25 * seed)
+
+    factors = {
+        "topology": {name: {"topology": name} for name in LEVELS[:2]},
+        "norm": {name: {"norm": name} for name in ("pre", "post")},
+        "n_layer": depths(1, 2)["n_layer"],
+    }
+    db = study(tmp_path, factors, outcome, within=["n_layer"], seeds=seeds)
+    data = report.gather(db, "topology")
+    text = report.answer(data)
+    exactly, with_each = ("exactly ", "in all 5 seeds") if seeds > 1 else ("", "with one seed")
+    assert (
+        f"topology=parallel, norm=post differs from the sum of its parts by {exactly}+0.1250 nats"
+        f" per token {with_each}" in text
+    )
+    assert f"changes by {exactly}+0.2500 nats per token {with_each}" in text
+    if seeds == 1:
+        return
+    assert "ignificant" not in text and "F test" not in text
+    assert "other strata" not in " ".join(overview.headline(data))
+    assert all(math.isnan(one.p) for one in data.findings.of(GridTerm))
+    assert all(math.isnan(one.p) for one in data.findings.of(GridLevel))
+
+
+@pytest.mark.parametrize("layers", [(1, 2), (1, 2, 3, 4)])
+def test_strata_in_which_no_arm_is_apart_have_no_best_arm(
+    tmp_path: Path, layers: tuple[int, ...]
+) -> None:
+    """In the last stratum one arm is."""
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        place = [*map(ord, "".join(levels.values()))]
+        apart = int(levels["n_layer"]) == layers[-1] and levels["topology"] == "concat"
+        return Outcome(2.0 - apart + float(np.random.default_rng([seed, *place]).normal(0, 0.05)))
+
+    db = study(tmp_path, depths(*layers), outcome, within=["n_layer"])
+    first = overview.headline(report.gather(db, "topology"))[0]
+    apart = f"best arm by held-out loss is concat in 1 of {len(layers)} strata"
+    assert apart in first and "serial" not in first
+    assert f"no arm is distinguishable as the best in {len(layers) - 1} (n_layer=1" in first

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from report_study import Outcome, study, undrawn  # noqa: F401
+from scipy import stats
 
 from ablate import report
 from ablate.analysis.records import Contrast
@@ -16,6 +18,7 @@ from ablate.plan import Decision
 from ablate.report import answers, overview, tuned
 from ablate.report.data import ReportData
 from ablate.report.document import Table, shown
+from ablate.report.method import paragraphs
 from ablate.store import decisions
 
 RATES = (1e-4, 1e-3, 1e-2, 1e-1)
@@ -151,3 +154,21 @@ def test_a_study_that_no_rate_trains_says_what_was_chosen(tmp_path: Path) -> Non
     assert "(chosen: 0.0001, though no rate trains anything)" in said
     assert "none is chosen yet" not in said
     assert "No rate that was tried trains topology=serial, " in said
+
+
+@pytest.mark.parametrize("noise", [0.0001, 0.2])
+def test_the_method_says_where_the_error_of_a_choice_does_not_count(
+    tmp_path: Path, noise: float
+) -> None:
+    """Tuning runs with much noise leave the best rate unknown, and widen the interval."""
+    rough = np.random.default_rng(0).normal(0, noise, (2, 3, len(RATES)))
+    flat = 2 + (np.array(BOWL) - 2) / 100  # next to the noise of the compared seeds
+    serial, parallel = ({"values": (flat + one).tolist()} for one in rough)
+    curves = dict.fromkeys(LEVELS[:2], (BOWL, 1e-2))
+    data = found(tmp_path, curves, serial=serial, parallel=parallel)
+    (one,) = data.findings.of(Contrast)
+    assert one.choice_error > 0
+    plain = stats.t.ppf(0.975, one.n - 1) * one.sd / math.sqrt(one.n)
+    assert ((one.hi - one.lo) / 2 == pytest.approx(plain)) == (noise < 0.1)
+    (said,) = [text for text in paragraphs(data) if "tuned on seeds" in text]
+    assert ("except in 1 of 1" in said) == (noise < 0.1)

@@ -312,6 +312,19 @@ def test_intervals_of_best_arms_by_hand() -> None:
     assert close.candidates == (0, 1)
 
 
+def test_a_verdict_of_another_test_takes_the_place_of_a_comparison_with_the_best() -> None:
+    """The first arm is better than the second, and the second than the third, which is noisy."""
+    x = np.array([[0.0, 1.0, 2.0], [0.0, 1.1, 2.2], [0.0, 0.9, 1.9], [0.0, 1.0, 2.0]])
+    assert stats.best_arms(x).candidates == (0,) and stats.best_arms(x).clear
+    apart = stats.best_arms(x, decided={(2, 0): False, (0, 2): False})
+    assert apart.candidates == (0,) and not apart.clear, "the third is worse than the second only"
+    one_off = stats.best_arms(x, decided={(1, 0): False, (0, 1): False})
+    assert one_off.candidates == (0, 1)
+    turned = stats.best_arms(-x, goal="max", decided={(1, 0): False})
+    assert turned.candidates == (0, 1)
+    assert turned.arms[0].lo == -stats.best_arms(x).arms[0].hi
+
+
 def test_arms_that_cannot_be_distinguished_are_candidates() -> None:
     x = np.array([[1.0, 1.0, 5.0, NAN, NAN], [2.0, 2.0, 6.5, 9.0, NAN], [3.0, 3.0, 7.0, NAN, NAN]])
     found = stats.best_arms(x)

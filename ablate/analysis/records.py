@@ -437,6 +437,7 @@ class Best(Finding):
         seeds: Seeds compared.
         exact: Whether nothing was trained or drawn, so that seeds change nothing: the order of the
             arms on this held-out text is then known, and `arms` are those with the best value.
+        clear: Whether the first of `arms` is significantly better than each of `excluded`.
     """
 
     kind: ClassVar[str] = "best"
@@ -446,6 +447,7 @@ class Best(Finding):
     failed: tuple[str, ...]
     seeds: int
     exact: bool = False
+    clear: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,13 +29,17 @@ def best(
     Args:
         data: The study.
         failed: Cells with failed runs.
-        contrasts: Of the study. Holm's correction may find an arm worse than the baseline that
-            comparisons with the best do not exclude; it is no candidate.
+        contrasts: Of the study. Two arms that have a contrast have its verdict, whichever the
+            comparison with the best would give: its correction may cover more arms, or fewer.
     """
-    worse = {
-        one.cell if one.verdict == "worse" else one.baseline
+    verdicts = {
+        pair: one.verdict == verdict
         for one in contrasts
-        if one.verdict in ("better", "worse")
+        if one.verdict in ("better", "worse", "inconclusive")
+        for pair, verdict in (
+            ((one.cell, one.baseline), "worse"),
+            ((one.baseline, one.cell), "better"),
+        )
     }
     for stratum in data.strata:
         if data.incomparable(stratum):
@@ -56,10 +60,18 @@ def best(
         if exact:
             yield _exact(data, stratum, table, arms)
             continue
+        at = {cell: position for position, cell in enumerate(judged)}
         found = stats.best_arms(
-            table.to_numpy(float), goal=goal, noise=_noise(data, stratum, table)
+            table.to_numpy(float),
+            goal=goal,
+            noise=_noise(data, stratum, table),
+            decided={
+                (at[cell], at[other]): better
+                for (cell, other), better in verdicts.items()
+                if cell in at and other in at
+            },
         )
-        chosen = [cell for cell in (judged[at] for at in found.candidates) if cell not in worse]
+        chosen = [judged[position] for position in found.candidates]
         yield records.Best(
             stratum=stratum,
             arms=tuple(arms[cell] for cell in chosen),
@@ -67,6 +79,7 @@ def best(
             excluded=tuple(arms[cell] for cell in judged if cell not in chosen),
             failed=tuple(arms[cell] for cell in arms.index if cell not in judged),
             seeds=len(table),
+            clear=found.clear,
         )
 
 
@@ -164,8 +177,8 @@ def multiplicity(
         crossed: Whether seeds are crossed, so that no sign-flip test is made.
     """
     contrasts = [one for one in contrasts if one.corrected]
-    if all(one.exact for one in contrasts):
-        return
+    if all(one.exact or (one.n > 1 and math.isnan(one.p)) for one in contrasts):
+        return  # without noise there is no test
     families = Counter(one.family for one in contrasts)
     floors = [
         stats.sign_flip_floor(

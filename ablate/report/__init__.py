@@ -138,16 +138,19 @@ def answer(data: ReportData) -> str:
     """
     lines = [data.study.question, fairness.state(data), *lead(data)]
     short = answers.brief(data)
-    lines += [answers.legend(data)] if short else []
-    for family in answers.families(data) + answers.successive(data):
+    contrasts = answers.families(data) + answers.successive(data)
+    further = answers.interactions(data) + answers.changes(data)
+    lines += [answers.legend(data, contrasts + further)] if short else []
+    for family in contrasts:
         lines += ["", f"{family.heading}:", *_lines(family, short)]
-    for family in answers.interactions(data) + answers.changes(data):
+    for family in further:
         lines += [
             "",
             family.heading,
             *_lines(family, short),
             *([f"  {family.summary}"] if family.summary and not short else []),
         ]
+    lines += ["", averaged] if (averaged := grids.averaged(data)) else []
     return "\n".join([*lines, "", *fairness.fairness(data), *answers.variances(data)])
 
 

@@ -124,15 +124,19 @@ def _noiseless(data: ReportData, stratum: str) -> list[Contrast]:
 def best_sets(data: ReportData) -> str:
     """Return a sentence on the best arms of all strata."""
     sets: dict[str, list[str]] = {}
+    alike: list[str] = []
     found = [one for one in data.findings.of(Best) if not _noiseless(data, one.stratum)]
     if not found:
         return say("untested_strata")
     for one in found:
+        if not one.excluded and len(one.arms) > 1:
+            alike.append(one.stratum)
+            continue
         order = [arm for arm in data.arms["arm"].cat.categories if arm in one.arms]
         names = listed((called(data, arm) for arm in order), "or")
         sets.setdefault(names, []).append(one.stratum)
     ranked = sorted(sets.items(), key=lambda item: -len(item[1]))
-    return say("best_sets", ranked, data.labels, len(found))
+    return say("best_sets", ranked, alike, data.labels, len(found))
 
 
 def unranked(data: ReportData) -> list[str]:
@@ -240,14 +244,17 @@ def brief(data: ReportData) -> bool:
     return len(data.findings.of(Contrast)) >= MANY
 
 
-def legend(data: ReportData) -> str:
-    """Return what a brief answer is based on and what its numbers are."""
-    significant = any(
-        one.significant
-        for one in data.findings
-        if isinstance(one, Contrast | Successive | Change | Interaction)
+def legend(data: ReportData, found: Iterable[Family]) -> str:
+    """Return what a brief answer is based on and what its numbers are.
+
+    Args:
+        data: The study.
+        found: The families that the answer summarises.
+    """
+    intervals = any(
+        f"({numbers(one.finding)})" in family.brief for family in found for one in family.answers
     )
-    return say("legend", data.labels, significant)
+    return say("legend", data.labels, intervals)
 
 
 def called(data: ReportData, arm: Any) -> str:
@@ -395,17 +402,11 @@ def interactions(data: ReportData) -> list[Family]:
             for one in rows
             if one.significant
         )
-        rest = {
-            full(one.factor, one.level): one.detectable
-            for one in rows
-            if not one.significant and one.n
-        }
         where = f" at {stratum}" if stratum else ""
         heading = f"{factor}{where}: is the joint effect the sum of the separate effects?"
+        named = [(full(one.factor, one.level), one) for one in rows]
         joint = _joint(data, {*factor.split(" × ")})
-        answered += _found(
-            data.labels, heading, answers, rest, "Beyond the sum of its parts:", joint
-        )
+        answered += _found(data.labels, heading, answers, named, joint)
     return answered
 
 
@@ -429,11 +430,6 @@ def changes(data: ReportData) -> list[Family]:
             for one, name in zip(rows, names, strict=True)
             if one.significant
         )
-        rest = {
-            name: one.detectable
-            for one, name in zip(rows, names, strict=True)
-            if not one.significant and one.n
-        }
         to = " to the other strata" if single else f" to {rows[0].stratum}"
         change = (
             f"with {listed(data.within, 'or')}" if len(firsts) > 1 else f"from {rows[0].first}{to}"
@@ -441,7 +437,8 @@ def changes(data: ReportData) -> list[Family]:
         heading = f"{'each part' if several else rows[0].factor}: does its effect change {change}?"
         varied = {one.factor for one in rows}
         joint = "" if several else _joint(data, varied, strata)
-        answered += _found(data.labels, heading, answers, rest, "The effect changes for", joint)
+        found_here = list(zip(names, rows, strict=True))
+        answered += _found(data.labels, heading, answers, found_here, joint)
     return answered
 
 
@@ -484,8 +481,7 @@ def _found(
     labels: MetricLabels,
     heading: str,
     answers: tuple[Answer, ...],
-    rest: dict[str, float],
-    begin: str,
+    rows: Sequence[tuple[str, Change | Interaction]],
     joint: str,
 ) -> Iterator[Family]:
     """Yield a family of significant changes or interactions and the names of all others.
@@ -494,20 +490,31 @@ def _found(
         labels: Of the metric.
         heading: Of the family.
         answers: On the significant ones.
-        rest: Name → smallest detectable effect of all others.
-        begin: What precedes the significant ones in a summary.
-        joint: Sentence on all together, said where none is significant by itself.
+        rows: All of them, each with its name.
+        joint: Sentence on all together, said where some have noise and none is significant.
     """
-    macro = "unchanged" if begin.startswith("The effect") else "additive"
-    names = list(rest) if len(rest) <= MOST else [_counted(len(rest), len(rest) + len(answers))]
-    summary = say(macro, names, detectable(labels, rest.values())) if rest else ""
-    summary += f" {joint}" if joint and not answers else ""
+    change = isinstance(rows[0][1], Change)
+    begin = "The effect changes for" if change else "Beyond the sum of its parts:"
+    others = [(name, one) for name, one in rows if one.n and not one.significant]
+    exact = [(name, one) for name, one in others if not one.lo < one.hi]  # or unknown
+    rest = {name: one.detectable for name, one in others if one.lo < one.hi}
+    size = len(others) + len(answers)
+    said = []
+    if rest:
+        names = list(rest) if len(rest) <= MOST else [_counted(len(rest), size)]
+        macro = "unchanged" if change else "additive"
+        said.append(say(macro, names, detectable(labels, rest.values())))
+        said += [joint] if joint and not answers else []
+    if exact:
+        all_of = _counted(len(exact), size) if len(exact) > MOST else ""
+        said.append(say("noiseless", exact, labels, change, all_of))
+    summary = " ".join(said)
     moved = (
         listed(f"{one.level} ({numbers(one.finding)})" for one in answers)
         if len(answers) <= MOST
-        else _counted(len(answers), len(rest) + len(answers))
+        else _counted(len(answers), size)
     )
-    if answers or rest:
+    if size:
         brief = [f"{begin} {moved}."] if moved else []
         yield Family(heading, summary, answers, " ".join([*brief, *filter(None, [summary])]))
 
@@ -563,7 +570,7 @@ def _summaries(
             full += [f"{one.level} {say('partial_brief', one.finding)}" for one in alike]
         else:
             each = listed(f"{one.level} ({numbers(one.finding)})" for one in alike)
-            full.append(f"{levels} ({_range(alike)}) {is_so}" if many else f"{each} {is_so}")
+            full.append(f"{levels} {is_so}, {_range(alike)}" if many else f"{each} {is_so}")
     return "; ".join(plain) + "." if len(answers) > 1 else "", answers, "; ".join(full) + "."
 
 
@@ -572,6 +579,7 @@ def _counted(n: int, of: int) -> str:
 
 
 def _range(alike: Sequence[Answer]) -> str:
-    """Return the smallest and the largest effect of several contrasts."""
+    """Return the smallest and the largest effect of several contrasts, which is no interval."""
     found = sorted((one.finding for one in alike), key=lambda one: one.mean)
-    return " to ".join(signed(one.mean, places(one)) for one in (found[0], found[-1]))
+    least, most = (signed(one.mean, places(one)) for one in (found[0], found[-1]))
+    return f"with differences from {least} to {most}"

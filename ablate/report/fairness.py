@@ -24,7 +24,7 @@ from ablate.plan.confounds import READ
 from ablate.report import masked
 from ablate.report.data import ReportData
 from ablate.report.labels import percent, sentence
-from ablate.report.sentences import say
+from ablate.report.sentences import same_on_new_text, say
 from ablate.store.records import FAILED
 from ablate.store.status import UNFINISHED, misread
 from ablate.study import tuned_field
@@ -41,6 +41,7 @@ def fairness(data: ReportData) -> list[str]:
         _read(data),
         _tuned(data),
         *_paired(data),
+        *_new_text(data),
         *(say("multiplicity", one) for one in data.findings.of(Multiplicity)),
         *_not_compared(data),
         *(say("no_failures", one) for one in data.findings.of(NoFailures)),
@@ -120,6 +121,13 @@ def _matched(data: ReportData) -> str:
             f" {left}."
         )
     return f"Matched: only the budget in the study file; {left}."
+
+
+def _new_text(data: ReportData) -> list[str]:
+    """Say of how many effects no sentence has an interval for new text, as it is the same."""
+    known = [one for one in data.findings.of(Contrast) if not math.isnan(one.text_lo)]
+    same = sum(map(same_on_new_text, known))
+    return [say("same_text", same, len(known))] if same else []
 
 
 def _not_compared(data: ReportData) -> list[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ablate.analysis.records import GridLevel, GridNote, GridTerm
+from ablate.report.answers import MOST
 from ablate.report.data import ReportData
 from ablate.report.document import Span, Table, Value
 from ablate.report.labels import p_digits, percent
@@ -19,6 +22,16 @@ def notes(data: ReportData) -> list[str]:
 
 def _note(data: ReportData) -> str:
     return " ".join(say("grid_note", one, bool(data.pilots)) for one in data.findings.of(GridNote))
+
+
+def averaged(data: ReportData) -> str:
+    """Return a sentence on main effects, where several factors are compared; else ""."""
+    found = data.findings.of(GridLevel, lambda one: one.factor not in data.within)
+    sizes = Counter(one.factor for one in found)
+    if len(sizes) < 2:
+        return ""
+    said = say("main_effects", found, sizes, data.labels, len(found) <= MOST)
+    return f"{said} {_note(data)}".strip()
 
 
 def factors(data: ReportData) -> Table:

@@ -273,10 +273,31 @@ def _tuning(data: ReportData) -> list[str]:
         f" then {one}s around the best. The {one} is the best on a curve over the log {one} that"
         f" was fitted to the {data.decided_labels.phrase} of the runs of all tuning seeds, away"
         f" from {one}s at which runs diverge. {_of_choice(data, one)} is part of the standard error"
-        f" of every contrast whose arms have {one}s of their own (Welch 1947); the effect is that"
-        f" of the arms at their best {one}s. A chosen {one} was stored before any compared run used"
-        " it."
+        f" of every contrast whose arms have {one}s of their own (Welch 1947){_without(data)}; the"
+        f" effect is that of the arms at their best {one}s. A chosen {one} was stored before any"
+        " compared run used it."
     ]
+
+
+def _without(data: ReportData) -> str:
+    """Say in how many contrasts the interval is that without the error of a choice."""
+    found = data.findings.of(Contrast, lambda one: one.choice_error > 0 and one.lo < one.hi)
+    rows = paired.of_pairs(
+        data.pairs,
+        data.pilots,
+        correction=data.correction,
+        crossed=data.crossed,
+        sizeless=data.sizeless,
+    )
+    alone = {(row.family, row.cell): (row.lo, row.hi) for row in rows}
+    same = sum(alone[one.family, one.cell] == (one.lo, one.hi) for one in found)
+    if not same:
+        return ""
+    which = f"all {same}" if same == len(found) > 1 else f"{same} of {len(found)}"
+    return (
+        f", except in {which}: there the interval without it is the wider, as it has fewer degrees"
+        " of freedom, and counts"
+    )
 
 
 def _of_choice(data: ReportData, one: str) -> str:
@@ -379,8 +400,8 @@ def _further(data: ReportData) -> list[str]:
         said.append(
             "The best arms are those that no other arm beats significantly in multiple comparisons"
             " with the best (Hsu 1984), by paired t-tests at 0.05/(M − 1) for M arms, on the seeds"
-            " that all arms completed. An arm that the contrasts find significantly worse than its"
-            " baseline, or a baseline that they find worse than an arm, is none of them."
+            " that all arms completed. Two arms that have a contrast have the verdict of that"
+            " contrast."
         )
     if any(not math.isnan(one.text_lo) for one in found.of(Contrast)):
         said.append(

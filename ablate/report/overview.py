@@ -161,7 +161,7 @@ def _reach(data: ReportData, contrasts: Sequence[Contrast]) -> str:
     if not found and not inconclusive:
         return say("no_test", unknown, data.labels) or rest
     tested = len(contrasts) - len(unknown) - sum(one.verdict == "untrained" for one in contrasts)
-    changes = data.findings.of(Change)
+    changes = data.findings.of(Change, lambda one: not math.isnan(one.p))
     changed = sum(one.significant for one in changes)
     see = detectable(data.labels, inconclusive)
     reach = say("reach", found, base, data.labels, see, bool(unknown), tested)

@@ -51,6 +51,8 @@ def _macros() -> Any:
         "number": units.number,
         "ends": units.ends,
         "magnitudes": _magnitudes,
+        "interval_of": interval_of,
+        "same_on_new_text": same_on_new_text,
         "decimals": units.decimals,
         "places": places,
         "detectable": labels.detectable,
@@ -58,6 +60,7 @@ def _macros() -> Any:
         "percent": labels.percent,
         "plural": units.plural,
         "named": labels.named,
+        "full": labels.full,
         "arm_name": arm_name,
         "listed": listed,
         "duration": duration,
@@ -84,6 +87,20 @@ def _magnitudes(lo: float, hi: float) -> str:
     """Return an interval on one side of zero without its sign."""
     low, high = sorted((abs(lo), abs(hi)))
     return units.ends(low, high, units.decimals((high - low) / 2), units.number)
+
+
+def interval_of(one: Contrast, lo: float, hi: float) -> str:
+    """Return an interval of a contrast: without its sign where the verdict says which it is."""
+    if one.verdict in ("better", "worse") and lo * hi > 0:
+        return _magnitudes(lo, hi)
+    return units.ends(lo, hi, units.decimals((hi - lo) / 2))
+
+
+def same_on_new_text(one: Contrast) -> bool:
+    """Return whether the interval for new text shows the same digits as that for new seeds."""
+    if math.isnan(one.text_lo) or math.isnan(one.lo):
+        return False
+    return interval_of(one, one.text_lo, one.text_hi) == interval_of(one, one.lo, one.hi)
 
 
 def reasons(one: Contrast) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,6 +36,7 @@ class BestArms:
     arms: tuple[ArmAgainstBest, ...]  # in the order given
     candidates: tuple[int, ...]  # positions of the arms that may be the best, the best mean first
     confidence: float  # that the true best is a candidate and all intervals hold, together
+    clear: bool  # whether the first candidate is significantly better than every arm that is none
 
 
 def best_arms(
@@ -44,6 +45,7 @@ def best_arms(
     goal: Literal["min", "max"] = "min",
     confidence: float = 0.95,
     noise: Callable[[Floats, int, int], Noise] | None = None,
+    decided: Mapping[tuple[int, int], bool] = {},
 ) -> BestArms:
     """Return the arms that are the best or not distinguishable from it (Hsu 1984).
 
@@ -63,6 +65,8 @@ def best_arms(
         confidence: of the set and of all intervals, together.
         noise: the noise of the mean of the differences [S] of two arms, given by their positions;
             None for `noise_of` of the differences alone, which thousands of arms need to be quick.
+        decided: positions of two arms → whether the second is significantly better, by another test
+            that takes the place of the comparison in the set; intervals are as without it.
     """
     x = np.asarray(values, float)
     arms = x.shape[1]
@@ -86,7 +90,10 @@ def best_arms(
     others = ~np.eye(arms, dtype=bool)
     upper = np.where(others & np.isfinite(half), mean + half, math.inf)
     lower = np.where(np.isfinite(half), mean - half, -math.inf)
-    candidate = (upper >= 0).all(axis=1) & np.isfinite(x).any(axis=0)
+    beaten = upper < 0  # by the arm of the column
+    for pair, better in decided.items():
+        beaten[pair] = better
+    candidate = ~beaten.any(axis=1) & np.isfinite(x).any(axis=0)
     rows = []
     for i in range(arms):
         known = np.flatnonzero(others[i] & np.isfinite(mean[i]))
@@ -109,4 +116,5 @@ def best_arms(
         )
     named = [i for i in range(arms) if candidate[i]]
     named.sort(key=lambda i: (math.isnan(rows[i].mean), -sign * rows[i].mean))
-    return BestArms(tuple(rows), tuple(named), confidence)
+    clear = bool(named) and bool(beaten[~candidate, named[0]].all())
+    return BestArms(tuple(rows), tuple(named), confidence, clear)

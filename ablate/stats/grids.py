@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ablate.errors import AblateError
-from ablate.stats.values import Floats, Values, largest, spread
+from ablate.stats.values import Floats, Values, differences, largest, spread
 from ablate.units import SAME
 
 SEED = "seed"
@@ -101,6 +101,7 @@ def grid_effects(
     noise = math.sqrt(model.mse_resid)
     if noise <= SAME * largest(y[keep]):
         noise = 0.0
+    exact = not noise or noiseless(y, columns)
     return GridEffects(
         runs=int(keep.sum()),
         lost=int((~keep).sum()),
@@ -108,7 +109,7 @@ def grid_effects(
         residual_sd=noise,
         residual=(float(model.ssr) if noise else 0.0) / total if total > 0 else math.nan,
         terms=tuple(
-            term(" × ".join(group), model, span, total, exact=not noise)
+            term(" × ".join(group), model, span, total, exact=exact)
             for group, span in zip(groups, spans, strict=True)
         ),
         levels=tuple(
@@ -119,13 +120,34 @@ def grid_effects(
                 model,
                 spans[groups.index((name,))],
                 confidence,
-                exact=not noise,
+                exact=exact,
             )
             for name in names
             for at, level in enumerate(order[name])
             if at > 0
         ),
     )
+
+
+def noiseless(y: Floats, columns: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether every two cells differ by the same amount with each seed, of several.
+
+    A model without the interactions of three factors leaves a residual then, which is no noise.
+
+    Args:
+        y: [P], one a run; a value that is not finite is a lost run.
+        columns: the seed and every factor → its level of every run [P].
+    """
+    seeds = {seed: at for at, seed in enumerate(dict.fromkeys(columns[SEED]))}
+    cells: dict[tuple[str, ...], Floats] = {}
+    names = [name for name in columns if name != SEED]
+    for value, seed, *cell in zip(
+        y, columns[SEED], *(columns[name] for name in names), strict=True
+    ):
+        cells.setdefault(tuple(cell), np.full(len(seeds), math.nan))[seeds[seed]] = value
+    first, *others = cells.values()
+    apart = [spread(differences(other, first)) for other in others]
+    return len(seeds) > 1 and any(one == 0 for one in apart) and not any(one > 0 for one in apart)
 
 
 def sum_coded(levels: Sequence[str], order: Sequence[str]) -> Floats:
@@ -183,7 +205,7 @@ def least_squares(y: Floats, blocks: Sequence[Floats]) -> Any:
 def term(name: str, model: Any, span: slice, total: float, *, exact: bool) -> Term:
     """Return the F test of the columns in `span` and their share of `total`.
 
-    There is no test where the fit is exact, without a residual.
+    There is no test where the fit is exact, or its residual is no noise.
     """
     picked = np.eye(len(model.params))[span]
     if exact:
@@ -217,7 +239,7 @@ def level_effect(
 ) -> LevelEffect:
     """Return a level's effect with interval, by its contrast in the columns of `span`.
 
-    There is no interval where the fit is exact, without a residual.
+    There is no interval where the fit is exact, or its residual is no noise.
     """
     row = np.zeros(len(model.params))
     row[span] = contrast
