@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 MANY = 30  # choices that an error does not list, if a command does
 FEW = 5  # of them, the nearest, which it lists
@@ -42,6 +42,16 @@ def missing(library: str, extra: str = "") -> AblateError:
         extra: The extra of ablate that installs it; "" for one of the same name.
     """
     return AblateError(f"this needs {library}: pip install 'ablate-studies[{extra or library}]'")
+
+
+def own_name(word: str, foreign: Mapping[str, Collection[str]]) -> str:
+    """Return the name here of what other programs call `word`, or "".
+
+    Args:
+        word: What was given.
+        foreign: A name here → its names elsewhere.
+    """
+    return next((own for own, names in foreign.items() if word in names), "")
 
 
 def nearest(word: object, choices: Iterable[object]) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from ablate.components import Field, catalogue
 from ablate.components.base import RESERVED
 from ablate.components.plain import own_fields
-from ablate.errors import AblateError, unknown
+from ablate.errors import AblateError, own_name, unknown
 
 M = TypeVar("M", bound=Callable[..., Any])
 
@@ -395,7 +395,7 @@ def parse(text: str) -> tuple[Metric, float | None]:
     name, at, number = text.partition("@")
     if name not in METRICS:
         error = unknown("metric", name, METRICS)
-        if own := next((own for own, names in CALLED.items() if name in names), ""):
+        if own := own_name(name, CALLED):
             error.instead(f"give {own} instead: {METRICS[own].meaning}")
         raise error
     row = METRICS[name]

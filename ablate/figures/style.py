@@ -435,7 +435,7 @@ def _places(values: Sequence[float]) -> int:
     )
 
 
-# shares of an axis that two arms, and that more arms, need to be told apart
+# shares of an axis that two arms, and that more arms, need to be distinguishable
 TWO, MORE = 1 / 15, 1 / 6
 
 Span = tuple[float, float]
@@ -451,7 +451,8 @@ def near(
     """Return which arms an axis should fit: all, unless a few make the others unreadable.
 
     The furthest arms are left out for as long as two thirds of all, or more than half that lie
-    before a gap, are too close together to be told apart, and would have more than twice the room.
+    before a gap, are too close together to be distinguishable, and would have more than twice the
+    room.
 
     Args:
         spans: Lowest and highest value of each arm, of those that are compared; arms with NaN or ∞
@@ -459,7 +460,7 @@ def near(
         best: Place of the best arm, which is never left out.
         extents: Lowest and highest value that each arm needs on the axis, if other than `spans`.
         few: Share of the arms of which fewer are left out.
-        more: Share of the axis that more than two arms need to be told apart.
+        more: Share of the axis that more than two arms need to be distinguishable.
     """
     ends = np.array(list(spans), float).reshape(-1, 2)
     known = np.isfinite(ends).all(axis=1)

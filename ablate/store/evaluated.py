@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from ablate.evaluation import CHANCE, LABELLED, Evaluation
 from ablate.store.database import Database
 from ablate.store.records import FAILED
+from ablate.store.schema import RUNS
 
 # finals that are measured on as many tokens as each point of a curve
 _AS_CURVES = (
@@ -88,10 +89,9 @@ def kept_points(db: Database, study: str, evaluation: Evaluation) -> dict[int, i
     found: dict[int, int] = {}
     with db.read() as connection:
         rows = connection.exec_driver_sql(
-            "SELECT attempt.evaluation, count(DISTINCT run.id) FROM study JOIN cell ON study.id ="
-            " study_id AND active JOIN member ON cell.id = cell_id AND role = 'compare' JOIN run ON"
-            " run.id = member.run_id AND run.status = 'complete' JOIN attempt ON attempt.run_id ="
-            " run.id AND attempt.status = 'complete' WHERE study.name = ? GROUP BY 1",
+            f"SELECT attempt.evaluation, count(DISTINCT run.id) {RUNS} JOIN attempt ON"
+            " attempt.run_id = run.id AND attempt.status = 'complete' WHERE study.name = ? AND"
+            " cell.active AND member.role = 'compare' AND run.status = 'complete' GROUP BY 1",
             (study,),
         ).all()
     for made, count in rows:

@@ -10,7 +10,7 @@ from ablate.components import CATALOGUE
 from ablate.components.base import TAKEN, check_name
 from ablate.components.presets import PRESET, preset
 from ablate.config import field_info
-from ablate.errors import AblateError, unknown, written
+from ablate.errors import AblateError, own_name, unknown, written
 from ablate.study.model import TUNE_KEYS
 from ablate.study.source import Source, located
 from ablate.study.values import (
@@ -108,7 +108,7 @@ class TransformerNames:
         choices = [*settable(), PRESET]
         if name not in choices:
             error = unknown("key", name, choices, source.where(*path), "ablate factors")
-            if field := next((one for one, names in CALLED.items() if name in names), None):
+            if field := own_name(name, CALLED):
                 meaning = (BUDGETS.get(field) or CATALOGUE[field].meaning).rstrip(".")
                 error.instead(f"give {field} instead: {meaning}")
             raise error

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ablate import metrics, outside, used
 from ablate.code import Code
 from ablate.components import CATALOGUE
-from ablate.errors import AblateError, UnknownError, unknown, written
+from ablate.errors import AblateError, UnknownError, own_name, unknown, written
 from ablate.evaluation import CHANCE, FILLED_IN, LABELLED, WIDEST_BEAM, Evaluation
 from ablate.study import command as commands
 from ablate.study import imported, ray, slurm, tables
@@ -381,7 +381,7 @@ def _read(source: Source) -> StudyFile:
     for key in raw:
         if key not in FIELDS:
             error = unknown("key", key, FIELDS, source.where(key))
-            meant = next((own for own, names in SWEPT.items() if key in names), "")
+            meant = own_name(key, SWEPT)
             raise error.instead(f"give {meant} instead") if meant else _placed(error)
     for table, keys in raw.items():
         for key in keys if isinstance(keys, dict) else ():

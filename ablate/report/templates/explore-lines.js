@@ -8,7 +8,7 @@ const AXES = {
 const EARLY = 0.2; // share of training, with its steep fall, that the vertical axis does not fit
 const SMOOTHED = 200; // parts of training, of each of which a smoothed curve keeps the chosen weight: points of the longest curves
 const FEW = 8; // points of a line that the vertical axis fits whole
-const [TWO, MORE] = [1 / 15, 1 / 6]; // shares of an axis that two lines, and that more lines, need to be told apart
+const [TWO, MORE] = [1 / 15, 1 / 6]; // shares of an axis that two lines, and that more lines, need to be distinguishable
 function axesOf(data, series) {
   const known = (of) => [...series.curves.keys()].some((run) => {
     const its = data.byNumber.get(run);
@@ -128,7 +128,7 @@ function roomy([low, high]) {
   return [low > 0 ? Math.max(low - room, low / 2) : low - room, high + room];
 }
 // The lines that the vertical axis leaves out, as `near` of the figures does: the furthest, never the best, for as long as two
-// thirds of all, or more than half that lie before a gap, end too close together to be told apart, and would have more than
+// thirds of all, or more than half that lie before a gap, end too close together to be distinguishable, and would have more than
 // twice the room.
 function farLines(lines, late, goal) {
   if (lines.length < 3) return [];
