@@ -406,6 +406,34 @@ def test_blocks_computed_again_take_less_memory_and_change_nothing(mode: str) ->
 
 
 @cuda
+def test_an_evaluation_takes_the_memory_that_steps_of_other_shapes_hold(
+    no_cached_steps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (expected,) = run(config(), device="cuda")
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    run(config(n_layer=8, d_model=256, n_ctx=128, batch_tokens=64 * 128), device="cuda")
+    torch.cuda.empty_cache()
+    reserved = torch.cuda.memory_reserved()
+    held = reserved - before  # by the captured step of the large model
+    assert held > 2**28 and len(compiled.step_cache) == 2
+    evaluate = Evaluator.held_out
+
+    def large(evaluator: Evaluator) -> Any:
+        torch.empty(held // 2, dtype=torch.uint8, device="cuda")
+        return evaluate(evaluator)
+
+    monkeypatch.setattr(Evaluator, "held_out", large)
+    _, total = torch.cuda.mem_get_info()
+    torch.cuda.set_per_process_memory_fraction((reserved + held // 4) / total)
+    try:
+        (events,) = run(config(), device="cuda")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert events.curve() == expected.curve() and len(compiled.step_cache) == 1
+
+
+@cuda
 def test_packed_equals_solo_over_32_seeds() -> None:
     """Rounding lets two trainings of one seed part in time; on the whole it must favour neither."""
     shape = {
