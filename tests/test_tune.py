@@ -193,11 +193,20 @@ def test_widening_ends_and_reports_it() -> None:
     assert (up.best, up.at_edge) == (LADDER.rate(4 + WIDEST), True)
     tied = walk(lambda lr: 1.0 if lr <= 1e-3 else 1.1)[-1]  # the lowest of the best is the end
     assert tied.best == 3.16e-6 and tied.rates[:2] == (1e-6, 1.78e-6)
-    assert not tied.at_edge, "two rates below the chosen one were tried"
+    assert tied.at_edge, "the lowest rate is as good as any"
     nothing = walk(lambda lr: math.inf)[-1]
     assert (nothing.best, nothing.cost, nothing.at_edge) == (LADDER.rate(-WIDEST), None, True), (
         "where all diverge, the lowest that was tried"
     )
+
+
+def test_the_edge_is_reported_where_the_best_run_is_there_and_the_curve_turns_above_it() -> None:
+    """no-mlp-skip in topology-85m: the chosen rate is between the two lowest tried."""
+    table = Tune(7e-4, 2.8e-3, 3, 1, ())
+    measured = {4.37e-5: 1.4819, 6.19e-5: 1.4954, 8.75e-5: 1.663, 1.75e-4: 2.9643}
+    last = walk(lambda lr: measured.get(lr, 3.253), table)[-1]
+    assert last.best == 5.2e-5 and last.rates[:2] == (4.37e-5, 6.19e-5)
+    assert last.at_edge
 
 
 def test_a_search_goes_down_until_a_rate_trains() -> None:

@@ -842,7 +842,8 @@ class Tuning(Finding):
         outcomes: The study's metric at each, as `losses`.
         seeds: Tuning seeds.
         requested: Lowest and highest rate of the study file.
-        at_edge: Whether no rate was tried below, or none above, the chosen one.
+        at_edge: Whether no rate was tried below, or none above, the chosen one or the best of those
+            tried.
         near_cliff: Whether runs diverged or were sharply worse at a rate close above the best one
             tried: the next rate below that is chosen only for a gain beyond noise.
         left_range: Whether rates outside the requested range were tried.

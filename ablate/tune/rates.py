@@ -198,7 +198,8 @@ class Search:
         best: The chosen rate, at or between rates tried; None while some of them have no result.
         cost: Cost of the fitted curve there, or of its runs where no rate trains anything; None
             where a run diverged at every rate.
-        at_edge: Whether no rate was tried below, or none above, the chosen one.
+        at_edge: Whether no rate was tried below, or none above, the chosen one or the best of those
+            tried.
         near_cliff: Whether a rate within a step of the best was next to a cliff.
     """
 
@@ -255,22 +256,20 @@ def search(
             return Search(rates, None)
         flat = all(trial.value == math.inf or trial.params["lr"] in alike for trial in trials)
         best = min(trials, key=functools.partial(_order, flat))
-        rung = best.user_attrs["rung"]
+        rung, lr = best.user_attrs["rung"], best.params["lr"]
         if rung == low > -tune.down:
             rungs = [low := low - 1]
         elif rung == high < tune.points - 1 + tune.up:
             rungs = [high := high + 1]
         elif flat:
             cost = None if best.value == math.inf else best.value
-            return Search(
-                rates, best.params["lr"], cost, best.params["lr"] in (rates[0], rates[-1])
-            )
+            return Search(rates, lr, cost, lr in (rates[0], rates[-1]))
         else:
             if len(nearer) < 2:
                 chosen, cost, at_cliff = _fitted(tune, rates, costs, rung)
                 near_cliff |= at_cliff
                 if not nearer or not at_cliff:
-                    at_edge = not rates[0] < chosen < rates[-1]
+                    at_edge = not rates[0] < min(chosen, lr) <= max(chosen, lr) < rates[-1]
                     return Search(rates, chosen, cost, at_edge, near_cliff)
             off = nearer.pop(0)
             rungs = [near for near in (rung - off, rung + off) if low < near < high]
