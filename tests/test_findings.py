@@ -174,6 +174,25 @@ def test_of_two_arms_one_is_the_best_exactly_if_their_contrast_is_significant(
     assert (len(best.arms) == 1) is one.significant
 
 
+@pytest.mark.parametrize("lacking", ["mean_span", "corruption", "mask_mix"])
+def test_runs_of_a_version_without_a_field_compare_with_those_that_have_its_default(
+    tmp_path: Path, lacking: str
+) -> None:
+    factors = {"topology": {name: {"topology": name} for name in LEVELS[:2]}}
+    db = study(
+        tmp_path,
+        factors,
+        lambda levels, seed: Outcome(2.0 + (levels["topology"] == "parallel") + seed / 100),
+    )
+    whole = ablate.findings("topology", db).of(records.Best)
+    with db.begin() as connection:
+        changed = connection.exec_driver_sql(
+            f"UPDATE run_field SET {lacking} = NULL WHERE topology = 'parallel'"
+        )
+        assert changed.rowcount
+    assert len(whole) == 1 and ablate.findings("topology", db).of(records.Best) == whole
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_no_arm_that_a_contrast_finds_worse_may_be_the_best(tmp_path: Path, sign: int) -> None:
     """The largest p of three contrasts is 0.03: below Holm's limit and above 0.05/3."""

@@ -187,6 +187,23 @@ def test_the_methods_name_the_split(tmp_path: Path, split: str) -> None:
     assert f"Held-out text is {expected}" in training and "it is never trained on." in training
 
 
+def test_the_methods_name_the_split_once_where_earlier_runs_do_not_say_it(tmp_path: Path) -> None:
+    levels = {name: {"topology": name} for name in ("serial", "parallel")}
+    with report_study.study(
+        tmp_path,
+        {"topology": levels},
+        lambda _, seed: Outcome(2.0 + seed / 100),
+        base={"split": "every tenth document"},
+    ) as db:
+        with db.begin() as connection:
+            connection.exec_driver_sql(
+                "UPDATE run_field SET split = NULL WHERE topology = 'serial'"
+            )
+        training = method.paragraphs(gather(db, "topology"))[0]
+    assert "Held-out text is every tenth document; it is never trained on." in training
+    assert training.count("Held-out text is") == 1
+
+
 # ---- warnings ------------------------------------------------------------------------------------
 
 

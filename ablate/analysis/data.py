@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from ablate import results
 from ablate.analysis import paired
 from ablate.components import CATALOGUE
 from ablate.components.catalogue import OF_MODELS
+from ablate.config import field_info
 from ablate.errors import AblateError
 from ablate.metrics import final
 from ablate.plan.check import comparable
@@ -22,6 +24,14 @@ from ablate.store.records import FAILED
 
 if TYPE_CHECKING:
     from ablate.store import Database
+
+
+def values(runs: pd.DataFrame, field: str) -> set[Any]:
+    """Return a field's values in runs; those of earlier versions lack it, and had its default."""
+    known, default = runs[field], field_info(field).default
+    if isinstance(default, tuple):  # as in the database
+        default = json.dumps(default)
+    return {default if missing else one for one, missing in zip(known, known.isna(), strict=True)}
 
 
 @dataclass(frozen=True)
@@ -286,7 +296,7 @@ class StudyData:
         fields = comparable(self.study.metric, objectives)
         if stratum is not None:
             runs = runs[runs["stratum"] == stratum]
-        return [name for name in fields if name in runs and runs[name].nunique(dropna=False) > 1]
+        return [name for name in fields if name in runs and len(values(runs, name)) > 1]
 
     @property
     def factors(self) -> list[str]:

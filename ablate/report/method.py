@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from ablate.analysis import paired
+from ablate.analysis.data import values
 from ablate.analysis.records import (
     Best,
     Contrast,
@@ -195,10 +196,8 @@ def _models(data: ReportData) -> str:
 
 
 def _levels(runs: pd.DataFrame, factor: str, called: Mapping[str, str]) -> str:
-    """Return the levels of a factor; runs of earlier versions lack it, and had its default."""
-    default = field_info(factor).default
-    given = set(runs[factor].astype(object).fillna(default)) if factor in runs else {default}
-    levels = sorted(given)
+    """Return the levels of a factor."""
+    levels = sorted(values(runs, factor) if factor in runs else {field_info(factor).default})
     return called.get(levels[0], levels[0]) if len(levels) == 1 else listed(levels, "or")
 
 
@@ -236,8 +235,10 @@ def _imported(data: ReportData) -> str:
 def _held_out(data: ReportData) -> str:
     """Return how the text was split, and how much of it the metric reads."""
     runs = data.compared
-    # runs of earlier versions do not say it, and had one rule
-    known = runs["split"].astype(object).fillna("") if "split" in runs else [""] * len(runs)
+    # runs of earlier versions do not say it, unlike others of the same text, and had one rule
+    known = runs.get("split", pd.Series("", runs.index)).astype(object).fillna("")
+    if "corpus_hash" in runs:
+        known = known.where(known != "", known.groupby(runs["corpus_hash"]).transform("max"))
     splits = {
         f"Held-out images are {split}; they are never trained on."
         if data.of_images
